@@ -1,0 +1,53 @@
+"""What the firmware does to the world, appended to the caller's list; the order of the list is the contract.
+
+Payload comes before its CQE, the CQE before its EQE, the EQE before its interrupt; a command's output comes before its
+completion EQE.
+"""
+
+from dataclasses import dataclass
+
+from vhca.wire.packet import Packet
+
+
+@dataclass(slots=True)
+class DmaWrite:
+    """Store `data` at bus address `addr`. A posted write: a failure is counted by the board, not reported back."""
+
+    addr: int
+    data: bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class Transmit:
+    """Send a packet or burst out of `port` (1-based)."""
+
+    port: int
+    packet: Packet
+
+
+@dataclass(slots=True)
+class RaiseIrq:
+    """Signal MSI-X vector `vector`."""
+
+    vector: int
+
+
+@dataclass(slots=True)
+class CommandDone:
+    """The command in `slot` is done: `output` goes to its output mailboxes (zero-filled to the driver's length)."""
+
+    slot: int
+    output: bytes
+    delivery_status: int = 0
+
+
+@dataclass(slots=True)
+class RegisterSet:
+    """Set the init segment register `name` (see :mod:`vhca.wire.connectx.init_segment`) to `value`."""
+
+    name: str
+    value: int
+
+
+Effect = DmaWrite | Transmit | RaiseIrq | CommandDone | RegisterSet
+Effects = list[Effect]

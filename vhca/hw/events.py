@@ -1,0 +1,79 @@
+"""What happens to the firmware: one object per thing that came from the host, the wire or the board.
+
+The board calls ``firmware.handle(event, now_ns, effects)`` once per event, in the order in which things happened, and
+carries out the effects before it hands over the next event.
+"""
+
+from dataclasses import dataclass
+
+from vhca.wire.packet import Packet
+
+
+@dataclass(slots=True)
+class Reset:
+    """Power-up, function level reset or machine reset: every object is gone, registers are at their reset values."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class InterfaceChange:
+    """The host wrote the nic_interface field (0 full driver, 1 disabled, 7 software reset) of the init segment."""
+
+    state: int
+
+
+@dataclass(slots=True)
+class CommandPosted:
+    """A command was posted in `slot`; `data` is the whole input (inline part and mailboxes), `out_size` in bytes."""
+
+    slot: int
+    data: bytes
+    out_size: int
+
+
+@dataclass(slots=True)
+class SqDoorbell:
+    """Send doorbell in UAR page `uar`: first two dwords of the last posted control segment."""
+
+    uar: int
+    opmod_idx_opcode: int
+    qpn_ds: int
+
+
+@dataclass(slots=True)
+class CqDoorbell:
+    """CQ arm doorbell in UAR page `uar`: first dword (sn, cmd, ci) and CQ number."""
+
+    uar: int
+    sn_cmd_ci: int
+    cqn: int
+
+
+@dataclass(slots=True)
+class EqDoorbell:
+    """EQ consumer index doorbell in UAR page `uar`; `arm` tells offset 0x40 (arm) from 0x48 (no arm)."""
+
+    uar: int
+    eqn: int
+    consumer_index: int
+    arm: bool
+
+
+@dataclass(slots=True)
+class PacketIn:
+    """A packet (or a burst of consecutive packets of one message) arrived at `port` (1-based)."""
+
+    port: int
+    packet: Packet
+
+
+@dataclass(slots=True)
+class LinkChange:
+    """The physical link of `port` (1-based) came up or went down."""
+
+    port: int
+    up: bool
+
+
+Event = Reset | InterfaceChange | CommandPosted | SqDoorbell | CqDoorbell | EqDoorbell | PacketIn | LinkChange

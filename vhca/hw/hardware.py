@@ -1,0 +1,75 @@
+"""The board as the program on it sees it, and the program as the board sees it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from vhca.hw.effects import Effects
+from vhca.hw.events import Event
+from vhca.hw.memory import Memory
+
+TraceSink = Callable[[str, Mapping[str, object]], None]
+
+
+@dataclass(slots=True)
+class BoardInfo:
+    """What is burnt into this card: identity, ports, vectors.
+
+    GUIDs are EUI-64 as integers. `uar_pages` counts 4 KiB pages of BAR0; `first_free_uar` is the lowest page that is
+    not covered by the init segment or the MSI-X tables.
+    """
+
+    node_guid: int
+    system_image_guid: int
+    port_guids: tuple[int, ...]
+    node_description: str = "vhca"
+    board_id: str = "MT_0000000223"
+    vendor_id: int = 0x0002C9
+    device_id: int = 0x101B
+    revision: int = 0
+    fw_version: tuple[int, int, int] = (20, 43, 1014)
+    msix_vectors: int = 64
+    uar_pages: int = 8192
+    first_free_uar: int = 16
+    timer_khz: int = 1_000_000
+    options: dict[str, object] = field(default_factory=dict)
+
+
+class Hardware(Protocol):
+    """What the firmware may use: guest memory, the card's identity, a place for traces."""
+
+    memory: Memory
+    info: BoardInfo
+    trace: TraceSink | None
+
+
+class Firmware(Protocol):
+    """The program on the board."""
+
+    def handle(self, event: Event, now_ns: int, out: Effects) -> None:
+        """Digest one event; append what must happen, in order. Never raises for anything a guest or peer sent."""
+        ...
+
+    def next_deadline(self) -> int | None:
+        """Earliest time in ns at which :meth:`on_timer` wants to be called; None if no timer runs."""
+        ...
+
+    def on_timer(self, now_ns: int, out: Effects) -> None:
+        """Run everything that is due at `now_ns`."""
+        ...
+
+    def counters(self) -> Mapping[str, int]:
+        """Named counters (packets, bytes, completions, drops ...)."""
+        ...
+
+    def objects(self) -> Mapping[str, int]:
+        """Live objects of the ledger by kind; every value is 0 after a clean unload."""
+        ...
+
+
+class FirmwareImage(Protocol):
+    """What a firmware package offers under the name ``power_up``."""
+
+    def power_up(self, hardware: Hardware) -> Firmware:
+        """Boot the program on this board."""
+        ...

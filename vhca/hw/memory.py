@@ -1,0 +1,48 @@
+"""The DMA engine as firmware sees it: reads are synchronous calls, writes are effects.
+
+Addresses are bus addresses (IOVA as the host programmed them); sizes are bytes. Guest memory is hostile and shared:
+copy what you check, check what you copied, use the copy.
+"""
+
+from typing import Protocol
+
+
+class DmaError(Exception):
+    """A bus address could not be read or written: not mapped, not writable, or the host refused."""
+
+
+class Memory(Protocol):
+    """Guest memory by bus address."""
+
+    def read(self, addr: int, size: int) -> bytes:
+        """Return a private copy of `size` bytes at `addr`; raises :class:`DmaError`."""
+        ...
+
+    def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
+        """Store `data` at `addr`; raises :class:`DmaError`. Board use: firmware returns ``DmaWrite`` instead."""
+        ...
+
+
+class FlatMemory:
+    """Memory backed by one bytearray from bus address `base`: for tests and host-only benchmarks."""
+
+    __slots__ = ("base", "data")
+
+    def __init__(self, size_bytes: int, base: int = 0) -> None:
+        self.data = bytearray(size_bytes)
+        self.base = base
+
+    def read(self, addr: int, size: int) -> bytes:
+        """See :class:`Memory`."""
+        start = addr - self.base
+        if size < 0 or start < 0 or start + size > len(self.data):
+            raise DmaError(f"read of {size} bytes at {addr:#x} is outside memory")
+        return bytes(self.data[start : start + size])
+
+    def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
+        """See :class:`Memory`."""
+        start = addr - self.base
+        end = start + len(data)
+        if start < 0 or end > len(self.data):
+            raise DmaError(f"write of {len(data)} bytes at {addr:#x} is outside memory")
+        self.data[start:end] = data

@@ -1,0 +1,1 @@
+"""Time and the order of things: clocks and the event loop of a rack."""

@@ -1,0 +1,1 @@
+"""Formats only: InfiniBand headers and ConnectX structures as bytes, without behaviour."""
