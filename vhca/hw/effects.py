@@ -18,6 +18,18 @@ class DmaWrite:
 
 
 @dataclass(slots=True)
+class EntryWrite:
+    """Store a queue entry (CQE, EQE; a multiple of 8 bytes) whose ownership bit is in its last byte.
+
+    Everything before the last 8 bytes is visible to the host first, then the last 8 bytes in one store: the host polls
+    the ownership bit and must never see it before the rest.
+    """
+
+    addr: int
+    data: bytes
+
+
+@dataclass(slots=True)
 class Transmit:
     """Send a packet or burst out of `port` (1-based)."""
 
@@ -49,5 +61,5 @@ class RegisterSet:
     value: int
 
 
-Effect = DmaWrite | Transmit | RaiseIrq | CommandDone | RegisterSet
+Effect = DmaWrite | EntryWrite | Transmit | RaiseIrq | CommandDone | RegisterSet
 Effects = list[Effect]

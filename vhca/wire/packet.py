@@ -48,8 +48,8 @@ class Packet:
 
     `start`/`end` tell whether the burst holds the first/last packet of its message. `payload` holds the data of all
     packets, without padding. Every packet but the message's last carries exactly `mtu` bytes. Extended headers are
-    attributes of the message: RETH and atomic fields matter where `start` is set, immediate and IETH where `end` is set,
-    AETH on acknowledgements and on the first and last packet of a READ response.
+    attributes of the message: RETH and atomic fields matter where `start` is set, immediate and IETH where `end` is
+    set, AETH on acknowledgements and on the first and last packet of a READ response.
     """
 
     dlid: int

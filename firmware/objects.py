@@ -1,0 +1,219 @@
+"""The object store of the card: handle tables with reference counts, the ledger that strictness rests on.
+
+Every object that a command creates lives in one :class:`Table` under its number; others that use it hold a reference.
+A destroy of a referenced object is refused, a use of a destroyed one is seen at the exact command, and what is left
+after an unload is a leak that :meth:`Hca.objects` names.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from firmware.queues import QueueBuffer
+    from firmware.transport.qp import Qp
+
+
+@dataclass(slots=True, eq=False)
+class HcaObject:
+    """Anything with a number and an owner: `uid` is the user context (0: the kernel), `refs` counts users."""
+
+    handle: int = 0
+    uid: int = 0
+    refs: int = 0
+
+
+T = TypeVar("T", bound=HcaObject)
+
+
+class Table(Generic[T]):
+    """Numbers `first` .. `first + capacity - 1`; freed numbers are reused last, so a stale use shows as unknown."""
+
+    __slots__ = ("_free", "_items", "_next", "capacity", "created", "first", "kind")
+
+    def __init__(self, kind: str, first: int, capacity: int) -> None:
+        self.kind = kind
+        self.first = first
+        self.capacity = capacity
+        self.created = 0
+        self._items: dict[int, T] = {}
+        self._next = first
+        self._free: list[int] = []
+
+    def add(self, obj: T) -> int | None:
+        """Give `obj` a number and return it; None if the table is full."""
+        if self._next < self.first + self.capacity:
+            handle = self._next
+            self._next += 1
+        elif self._free:
+            handle = self._free.pop(0)
+        else:
+            return None
+        obj.handle = handle
+        self._items[handle] = obj
+        self.created += 1
+        return handle
+
+    def get(self, handle: int) -> T | None:
+        """The object with this number."""
+        return self._items.get(handle)
+
+    def remove(self, obj: T) -> None:
+        """Take `obj` out; its number may be given out again once all fresh ones are used."""
+        del self._items[obj.handle]
+        self._free.append(obj.handle)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._items.values()))
+
+
+@dataclass(slots=True, eq=False)
+class Pd(HcaObject):
+    """Protection domain."""
+
+
+@dataclass(slots=True, eq=False)
+class Uar(HcaObject):
+    """User access region: one doorbell page of BAR0, number = page index."""
+
+
+@dataclass(slots=True, eq=False)
+class Xrcd(HcaObject):
+    """XRC domain."""
+
+
+@dataclass(slots=True, eq=False)
+class TransportDomain(HcaObject):
+    """Transport domain."""
+
+
+@dataclass(slots=True, eq=False)
+class Uctx(HcaObject):
+    """User context; its number is the uid that later commands carry."""
+
+
+@dataclass(slots=True, eq=False)
+class QCounter(HcaObject):
+    """Counter set of queue pairs; attribute names are those of query_q_counter_out."""
+
+    values: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Eq(HcaObject):
+    """Event queue: `producer` and `consumer` are free running (24 bit on the wire), `event_mask` has bit = type."""
+
+    buffer: "QueueBuffer" = field(kw_only=True)
+    log_size: int = field(kw_only=True)
+    vector: int = field(kw_only=True)
+    event_mask: int = field(kw_only=True)
+    uar: int = 0
+    producer: int = 0
+    consumer: int = 0
+    armed: bool = False
+    dropped: int = 0
+
+
+# Arm state of a completion queue (cqc.st).
+CQ_FIRED = 0xA
+CQ_ARMED_SOLICITED = 0x6
+CQ_ARMED = 0x9
+
+
+@dataclass(slots=True, eq=False)
+class Cq(HcaObject):
+    """Completion queue; indices are free running, `cqe_bytes` is 64 or 128, `dbr_addr` the bus address of its record."""
+
+    eq: Eq = field(kw_only=True)
+    buffer: "QueueBuffer" = field(kw_only=True)
+    log_size: int = field(kw_only=True)
+    cqe_bytes: int = field(kw_only=True)
+    dbr_addr: int = field(kw_only=True)
+    overrun_ignore: bool = False
+    uar: int = 0
+    producer: int = 0
+    consumer: int = 0
+    arm_state: int = CQ_FIRED
+    last_solicited: int = -1
+    failed: bool = False
+    period_us: int = 0
+    max_count: int = 0
+
+
+# mkc.access_mode
+MODE_PA = 0
+MODE_MTT = 1
+MODE_KLM = 2
+MODE_KSM = 3
+
+# Access rights, as a mask (order of the bits in a mkc's third byte)
+LOCAL_READ = 1
+LOCAL_WRITE = 2
+REMOTE_READ = 4
+REMOTE_WRITE = 8
+REMOTE_ATOMIC = 16
+
+ANY_QPN = 0xFFFFFF
+
+
+@dataclass(slots=True, eq=False)
+class Mkey(HcaObject):
+    """Memory key: number = index; the full key is ``handle << 8 | variant``.
+
+    `pages` (bus addresses) serve MTT mode, `klms` (byte count, key, address) KLM and KSM mode; `length` in bytes,
+    `capacity_octwords` is the size of the translation table in 16-byte units. `qpn` is ANY_QPN or the one QP that may
+    use the key (memory window of type 2).
+    """
+
+    variant: int = 0
+    pd: int = 0
+    rights: int = 0
+    mode: int = MODE_PA
+    start: int = 0
+    length: int = 0
+    length64: bool = False
+    log_page_size: int = 12
+    pages: list[int] = field(default_factory=list)
+    klms: list[tuple[int, int, int]] = field(default_factory=list)
+    free: bool = False
+    umr_enabled: bool = False
+    remote_invalidate: bool = False
+    qpn: int = ANY_QPN
+    capacity_octwords: int = 0
+    context: bytes = b""
+
+
+# Kinds of shared receive queues: one number space.
+SRQ_RMP = 0
+SRQ_XRC = 1
+
+
+@dataclass(slots=True, eq=False)
+class Srq(HcaObject):
+    """Shared receive queue (RMP or XRC SRQ): a linked list of WQEs, `next_index` is the one to be consumed next."""
+
+    kind: int = field(kw_only=True)
+    buffer: "QueueBuffer" = field(kw_only=True)
+    log_size: int = field(kw_only=True)
+    log_stride: int = field(kw_only=True)
+    dbr_addr: int = field(kw_only=True)
+    pd: int = field(kw_only=True)
+    cq: Cq | None = None
+    xrcd: int = 0
+    user_index: int = 0xFFFFFF
+    next_index: int = 0
+    consumed: int = 0
+    limit: int = 0
+    failed: bool = False
+    context: bytes = b""
+
+
+@dataclass(slots=True, eq=False)
+class MulticastGroup:
+    """QPs attached to one multicast GID."""
+
+    gid: bytes
+    members: "list[Qp]" = field(default_factory=list)

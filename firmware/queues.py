@@ -1,0 +1,340 @@
+"""The queue machinery: work queues are fetched from host memory, completion and event queues are written to it.
+
+All producer and consumer indices are kept free running in Python integers and cut to the width of the wire where they
+meet it. A WQE is copied out of guest memory once; what is checked is what is used. An entry goes out as an
+``EntryWrite``, so the host never sees its ownership bit before its content.
+"""
+
+import struct
+from typing import Final
+
+from firmware.hca import Hca
+from firmware.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, Cq, Eq, Srq
+from firmware.transport.qp import ERR, INIT, RST, Qp
+from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
+from vhca.hw.memory import DmaError, Memory
+
+EVENT_COMPLETION: Final = 0x00
+EVENT_CQ_ERROR: Final = 0x04
+EVENT_SRQ_LIMIT: Final = 0x14
+
+CQ_SYNDROME_OVERRUN: Final = 1
+CQ_SYNDROME_ACCESS: Final = 2
+
+# A receive list ends at the stride's end or at a segment of 0 bytes with this key.
+TERMINATOR_LKEY: Final = 0x100
+
+_BE32 = struct.Struct(">I")
+_DATA_SEGMENT = struct.Struct(">IIQ")
+
+Sge = tuple[int, int, int]
+"""Scatter or gather entry: (bus or virtual address, length in bytes, lkey)."""
+
+
+class QueueBuffer:
+    """A queue in host memory, given as a page list: offsets in bytes from the queue's start."""
+
+    __slots__ = ("_linear", "_log_page", "_offset", "_pages", "size_bytes")
+
+    def __init__(self, pages: list[int], log_page_bytes: int, offset_bytes: int, size_bytes: int) -> None:
+        page_bytes = 1 << log_page_bytes
+        self.size_bytes = size_bytes
+        self._pages = pages
+        self._log_page = log_page_bytes
+        self._offset = offset_bytes
+        contiguous = all(b - a == page_bytes for a, b in zip(pages, pages[1:], strict=False))
+        self._linear = pages[0] + offset_bytes if contiguous and pages else -1
+
+    @staticmethod
+    def pages_needed(log_page_bytes: int, offset_bytes: int, size_bytes: int) -> int:
+        """How many page list entries a queue of this shape has."""
+        return -(-(offset_bytes + size_bytes) >> log_page_bytes)
+
+    def addr(self, offset: int) -> int:
+        """Bus address of a byte; entries never straddle pages, so it holds for the whole entry."""
+        if self._linear >= 0:
+            return self._linear + offset
+        offset += self._offset
+        return self._pages[offset >> self._log_page] + (offset & ((1 << self._log_page) - 1))
+
+    def read(self, memory: Memory, offset: int, size: int) -> bytes:
+        """Copy `size` bytes from `offset`, wrapping at the queue's end."""
+        total = self.size_bytes
+        if offset + size > total:
+            head = total - offset
+            return self.read(memory, offset, head) + self.read(memory, 0, size - head)
+        if self._linear >= 0:
+            return memory.read(self._linear + offset, size)
+        parts = []
+        while size:
+            room = (1 << self._log_page) - ((offset + self._offset) & ((1 << self._log_page) - 1))
+            part = min(room, size)
+            parts.append(memory.read(self.addr(offset), part))
+            offset += part
+            size -= part
+        return b"".join(parts)
+
+
+class SendQueue:
+    """Send queue of a QP: a ring of 64-byte basic blocks (BB); `consumer` counts executed BBs."""
+
+    __slots__ = ("base", "buffer", "consumer", "dbr_addr", "log_size", "producer")
+
+    def __init__(self, buffer: QueueBuffer, base: int, log_size: int, dbr_addr: int) -> None:
+        self.buffer = buffer
+        self.base = base
+        self.log_size = log_size
+        self.dbr_addr = dbr_addr
+        self.producer = 0
+        self.consumer = 0
+
+    def refresh(self, memory: Memory) -> int:
+        """Read the doorbell record; return how many BBs wait. More than the ring holds is cut to the ring."""
+        posted = _BE32.unpack(memory.read(self.dbr_addr + 4, 4))[0] & 0xFFFF
+        waiting = (posted - self.consumer) & 0xFFFF
+        waiting = min(waiting, 1 << self.log_size)
+        self.producer = self.consumer + waiting
+        return waiting
+
+    def read_blocks(self, memory: Memory, index: int, blocks: int) -> bytes:
+        """Copy `blocks` BBs from free running BB `index`, wrapping at the ring's end."""
+        size = 1 << self.log_size
+        index &= size - 1
+        if index + blocks <= size:
+            return self.buffer.read(memory, self.base + (index << 6), blocks << 6)
+        head = size - index
+        return self.buffer.read(memory, self.base + (index << 6), head << 6) + self.buffer.read(
+            memory, self.base, (blocks - head) << 6
+        )
+
+    def reset(self) -> None:
+        """Back to empty (2RST)."""
+        self.producer = self.consumer = 0
+
+
+class RecvQueue:
+    """Receive queue of one QP: a ring of strides; `consumer` counts WQEs taken."""
+
+    __slots__ = ("buffer", "consumer", "dbr_addr", "log_size", "log_stride")
+
+    def __init__(self, buffer: QueueBuffer, log_size: int, log_stride: int, dbr_addr: int) -> None:
+        self.buffer = buffer
+        self.log_size = log_size
+        self.log_stride = log_stride
+        self.dbr_addr = dbr_addr
+        self.consumer = 0
+
+    def waiting(self, memory: Memory) -> int:
+        """Read the doorbell record: how many posted WQEs have not been taken."""
+        posted = _BE32.unpack(memory.read(self.dbr_addr, 4))[0] & 0xFFFF
+        return min((posted - self.consumer) & 0xFFFF, 1 << self.log_size)
+
+    def reset(self) -> None:
+        """Back to empty (2RST)."""
+        self.consumer = 0
+
+
+class RecvWqe:
+    """A receive that was taken: its scatter list and what its completion must name (`wqe_counter`, 16 bit)."""
+
+    __slots__ = ("segments", "srq", "wqe_counter")
+
+    def __init__(self, wqe_counter: int, segments: list[Sge], srq: Srq | None) -> None:
+        self.wqe_counter = wqe_counter
+        self.segments = segments
+        self.srq = srq
+
+
+def parse_scatter_list(raw: bytes, start: int) -> list[Sge]:
+    """Data segments of a receive WQE up to its terminator."""
+    segments: list[Sge] = []
+    for length, lkey, addr in _DATA_SEGMENT.iter_unpack(raw[start : len(raw) & ~15]):
+        if length == 0 and lkey == TERMINATOR_LKEY:
+            break
+        if length & 0x7FFFFFFF or not length:
+            segments.append((addr, length & 0x7FFFFFFF, lkey))
+    return [segment for segment in segments if segment[1]]
+
+
+def take_receive(hca: Hca, qp: Qp) -> RecvWqe | None:
+    """Take the next receive WQE of `qp` (own queue or SRQ); None if none is posted (RNR). Raises DmaError."""
+    if qp.srq is not None:
+        return take_shared_receive(hca, qp.srq)
+    rq = qp.rq
+    if rq is None or qp.state == RST or not rq.waiting(hca.memory):
+        return None
+    slot = rq.consumer & ((1 << rq.log_size) - 1)
+    stride = 1 << rq.log_stride
+    raw = rq.buffer.read(hca.memory, slot << rq.log_stride, stride)
+    wqe = RecvWqe(rq.consumer & 0xFFFF, parse_scatter_list(raw, 0), None)
+    rq.consumer += 1
+    return wqe
+
+
+def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
+    """Take the next WQE of an SRQ, follow its link, and report the limit event when it is due. Raises DmaError."""
+    memory = hca.memory
+    posted = _BE32.unpack(memory.read(srq.dbr_addr, 4))[0] & 0xFFFF
+    available = (posted - srq.consumed) & 0xFFFF
+    if not available or srq.failed:
+        return None
+    index = srq.next_index
+    raw = srq.buffer.read(memory, (index & ((1 << srq.log_size) - 1)) << srq.log_stride, 1 << srq.log_stride)
+    srq.next_index = (raw[2] << 8 | raw[3]) & ((1 << srq.log_size) - 1)
+    srq.consumed = (srq.consumed + 1) & 0xFFFF
+    if srq.limit and available - 1 < srq.limit:
+        srq.limit = 0
+        post_event(hca, EVENT_SRQ_LIMIT, 0, 0x18, srq.handle.to_bytes(4, "big"))
+    return RecvWqe(index, parse_scatter_list(raw, 16), srq)
+
+
+def post_event(hca: Hca, event_type: int, sub_type: int, offset: int, data: bytes) -> None:
+    """Send an event to every EQ that asked for its type; `offset` of `data` counts from the EQE's data area (0x20)."""
+    bit = 1 << event_type
+    delivered = False
+    for eq in hca.eqs:
+        if eq.event_mask & bit:
+            write_eqe(hca, eq, event_type, sub_type, offset, data)
+            delivered = True
+    if not delivered:
+        hca.count[f"event_{event_type:#04x}_unclaimed"] += 1
+
+
+def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, offset: int, data: bytes) -> None:
+    """Append one EQE and raise the vector if the EQ is armed; a full EQ drops it, counted."""
+    if eq.producer - eq.consumer >= 1 << eq.log_size:
+        eq.dropped += 1
+        hca.count["eq_overrun"] += 1
+        return
+    entry = bytearray(64)
+    entry[1] = event_type
+    entry[3] = sub_type
+    entry[0x20 + offset : 0x20 + offset + len(data)] = data
+    entry[0x3F] = eq.producer >> eq.log_size & 1
+    hca.out.append(
+        EntryWrite(eq.buffer.addr((eq.producer & ((1 << eq.log_size) - 1)) << 6), bytes(entry))
+    )
+    eq.producer += 1
+    hca.count["eqes"] += 1
+    if eq.armed:
+        eq.armed = False
+        hca.count["interrupts"] += 1
+        hca.out.append(RaiseIrq(eq.vector))
+
+
+def eq_doorbell(hca: Hca, eq: Eq, consumer_index: int, arm: bool) -> None:
+    """The host moved its consumer index (24 bit); armed with entries waiting, the vector fires at once."""
+    # The new index lies between the old one and the producer; anything else is a guest's mistake and is ignored.
+    consumer = eq.consumer + ((consumer_index - eq.consumer) & 0xFFFFFF)
+    if consumer > eq.producer:
+        hca.count["eq_doorbell_invalid"] += 1
+        return
+    eq.consumer = consumer
+    if arm:
+        if eq.producer > consumer:
+            eq.armed = False
+            hca.count["interrupts"] += 1
+            hca.out.append(RaiseIrq(eq.vector))
+        else:
+            eq.armed = True
+
+
+def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
+    """Append one 64-byte CQE (owner bit is set here) and report the completion if the CQ is armed for it.
+
+    `solicited`: bit for "solicited event" or an error; returns False if the CQ is dead or overran.
+    """
+    if cq.failed:
+        hca.count["cqes_lost"] += 1
+        return False
+    index = cq.producer
+    size = 1 << cq.log_size
+    if index - cq.consumer >= size and not cq.overrun_ignore:
+        _refresh_consumer(hca, cq)
+        if index - cq.consumer >= size:
+            fail_cq(hca, cq, CQ_SYNDROME_OVERRUN)
+            return False
+    cqe[0x3F] = cqe[0x3F] & 0xFE | (index >> cq.log_size & 1)
+    slot = index & (size - 1)
+    if cq.cqe_bytes == 64:
+        hca.out.append(EntryWrite(cq.buffer.addr(slot << 6), bytes(cqe)))
+    else:
+        hca.out.append(EntryWrite(cq.buffer.addr(slot << 7) + 64, bytes(cqe)))
+    cq.producer = index + 1
+    hca.count["cqes"] += 1
+    if solicited:
+        cq.last_solicited = index
+    if cq.arm_state != CQ_FIRED and (solicited or cq.arm_state == CQ_ARMED):
+        _fire(hca, cq)
+    return True
+
+
+def cq_doorbell(hca: Hca, cq: Cq, sn_cmd_ci: int) -> None:
+    """Arm doorbell: fires at once if a matching CQE at or behind the given index is already there."""
+    consumer_index = sn_cmd_ci & 0xFFFFFF
+    consumer = cq.consumer + ((consumer_index - cq.consumer) & 0xFFFFFF)
+    if consumer > cq.producer:
+        # Behind the last known record (the host re-armed with an older index) or nonsense: measure from the producer.
+        consumer = cq.producer - ((cq.producer - consumer_index) & 0xFFFFFF)
+        if consumer < 0 or cq.producer - consumer > 1 << cq.log_size:
+            hca.count["cq_doorbell_invalid"] += 1
+            return
+    else:
+        cq.consumer = consumer
+    solicited_only = bool(sn_cmd_ci & 1 << 24)
+    cq.arm_state = CQ_ARMED_SOLICITED if solicited_only else CQ_ARMED
+    if cq.last_solicited >= consumer if solicited_only else cq.producer > consumer:
+        _fire(hca, cq)
+
+
+def fail_cq(hca: Hca, cq: Cq, syndrome: int) -> None:
+    """Take a CQ out of service and tell the host (EQE 0x04)."""
+    cq.failed = True
+    hca.count["cq_errors"] += 1
+    data = bytearray(12)
+    data[0:4] = cq.handle.to_bytes(4, "big")
+    data[11] = syndrome
+    post_event(hca, EVENT_CQ_ERROR, 0, 0, bytes(data))
+
+
+def _fire(hca: Hca, cq: Cq) -> None:
+    cq.arm_state = CQ_FIRED
+    write_eqe(hca, cq.eq, EVENT_COMPLETION, 0, 0x18, cq.handle.to_bytes(4, "big"))
+
+
+def _refresh_consumer(hca: Hca, cq: Cq) -> None:
+    try:
+        record = _BE32.unpack(hca.memory.read(cq.dbr_addr, 4))[0] & 0xFFFFFF
+    except DmaError:
+        hca.count["dma_read_errors"] += 1
+        return
+    consumer = cq.consumer + ((record - cq.consumer) & 0xFFFFFF)
+    if consumer <= cq.producer:
+        cq.consumer = consumer
+
+
+def can_receive(qp: Qp) -> bool:
+    """Receives may be posted and are looked at from INIT on; in ERR they are flushed."""
+    return qp.state not in (RST, ERR) and (qp.state >= INIT)
+
+
+__all__ = [
+    "CQ_SYNDROME_ACCESS",
+    "CQ_SYNDROME_OVERRUN",
+    "DmaWrite",
+    "QueueBuffer",
+    "RecvQueue",
+    "RecvWqe",
+    "SendQueue",
+    "Sge",
+    "can_receive",
+    "cq_doorbell",
+    "eq_doorbell",
+    "fail_cq",
+    "parse_scatter_list",
+    "post_event",
+    "take_receive",
+    "take_shared_receive",
+    "write_cqe",
+    "write_eqe",
+]
