@@ -349,4 +349,5 @@ def cut(packet: Packet, n: int) -> Packet:
         payload=bytes(packet.payload[n * packet.mtu :]),
         count=packet.count - n,
         start=False,
+        solicited=packet.solicited and packet.end,
     )
