@@ -59,6 +59,8 @@ class LayoutMeta(_MetaBase):
                     raise LayoutError(f"{name}.{key}: this name is taken by the layout machinery")
                 table.append(Field(key, value.offset, value.hi, value.lo, value.width, value.kind, value.layout))
         cls._table = tuple(table)
+        if len({field.name for field in table}) < len(table):
+            raise LayoutError(f"{name}: a field of a partial base is declared again")
         cls._by_name = {field.name: field for field in table}
         cls._partial = partial
         if partial or not bases or bases == (_Base,):

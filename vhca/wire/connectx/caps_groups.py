@@ -1,0 +1,120 @@
+"""Capabilities, further groups: atomics, RoCE, paging, events and the second general group."""
+
+from vhca.layout import Layout, bits, raw, sub, u32, u64
+
+
+class AtomicCaps(Layout, size=256):
+    """Atomic operations (capability type 3)."""
+
+    atomic_req_8B_endianness_mode: int = bits(0x008, 31, 30)
+    supported_atomic_req_8B_endianness_mode_1: int = bits(0x008, 25)
+    atomic_operations: int = bits(0x010, 15, 0)
+    atomic_size_qp: int = bits(0x014, 15, 0)
+    atomic_size_dc: int = bits(0x018, 15, 0)
+
+
+class RoceCap(Layout, size=256):
+    """RoCE (capability type 4)."""
+
+    roce_apm: int = bits(0x000, 31)
+    sw_r_roce_src_udp_port: int = bits(0x000, 27)
+    fl_rc_qp_when_roce_disabled: int = bits(0x000, 26)
+    fl_rc_qp_when_roce_enabled: int = bits(0x000, 25)
+    roce_cc_general: int = bits(0x000, 24)
+    qp_ooo_transmit_default: int = bits(0x000, 23)
+    qp_ts_format: int = bits(0x000, 1, 0)
+    l3_type: int = bits(0x010, 19, 16)
+    roce_version: int = bits(0x010, 7, 0)
+    r_roce_dest_udp_port: int = bits(0x014, 15, 0)
+    r_roce_max_src_udp_port: int = bits(0x018, 31, 16)
+    r_roce_min_src_udp_port: int = bits(0x018, 15, 0)
+    roce_address_table_size: int = bits(0x01C, 15, 0)
+
+
+class OdpPerTransportServiceCap(Layout, size=4):
+    """What may fault on one transport (part of the paging capabilities)."""
+
+    send: int = bits(0x000, 31)
+    receive: int = bits(0x000, 30)
+    write: int = bits(0x000, 29)
+    read: int = bits(0x000, 28)
+    atomic: int = bits(0x000, 27)
+    srq_receive: int = bits(0x000, 26)
+
+
+class OdpSchemeCap(Layout, size=64):
+    """One page fault scheme (part of the paging capabilities)."""
+
+    sig: int = bits(0x008, 31)
+    page_prefetch: int = bits(0x008, 26)
+    rc_odp_caps: OdpPerTransportServiceCap = sub(0x010, OdpPerTransportServiceCap)
+    uc_odp_caps: OdpPerTransportServiceCap = sub(0x014, OdpPerTransportServiceCap)
+    ud_odp_caps: OdpPerTransportServiceCap = sub(0x018, OdpPerTransportServiceCap)
+    xrc_odp_caps: OdpPerTransportServiceCap = sub(0x01C, OdpPerTransportServiceCap)
+    dc_odp_caps: OdpPerTransportServiceCap = sub(0x020, OdpPerTransportServiceCap)
+
+
+class OdpCap(Layout, size=256):
+    """On-demand paging (capability type 2)."""
+
+    transport_page_fault_scheme_cap: OdpSchemeCap = sub(0x000, OdpSchemeCap)
+    memory_page_fault_scheme_cap: OdpSchemeCap = sub(0x040, OdpSchemeCap)
+    mem_page_fault: int = bits(0x0C0, 31)
+
+
+class DeviceEventCap(Layout, size=64):
+    """Events that user space may subscribe to (capability type 0x14)."""
+
+    user_affiliated_events: bytes = raw(0x000, 32)
+    user_unaffiliated_events: bytes = raw(0x020, 32)
+
+
+class CmdHcaCap2(Layout, size=256):
+    """General device capabilities, second group (capability type 0x20)."""
+
+    migratable: int = bits(0x010, 31)
+    dp_ordering_force: int = bits(0x010, 23)
+    query_vuid: int = bits(0x010, 13)
+    umr_log_entity_size_5: int = bits(0x010, 7)
+    max_reformat_insert_size: int = bits(0x014, 31, 24)
+    max_reformat_insert_offset: int = bits(0x014, 23, 16)
+    max_reformat_remove_size: int = bits(0x014, 15, 8)
+    max_reformat_remove_offset: int = bits(0x014, 7, 0)
+    migration_multi_load: int = bits(0x018, 23)
+    migration_tracking_state: int = bits(0x018, 22)
+    multiplane_qp_ud: int = bits(0x018, 21)
+    migration_in_chunks: int = bits(0x018, 15)
+    sf_eq_usage: int = bits(0x018, 13)
+    multiplane: int = bits(0x018, 7)
+    cross_vhca_object_to_object_supported: int = u32(0x01C)
+    allowed_object_for_other_vhca_access: int = u64(0x020)
+    flow_table_type_2_type: int = bits(0x034, 31, 24)
+    format_select_dw_8_6_ext: int = bits(0x034, 21)
+    log_min_mkey_entity_size: int = bits(0x034, 20, 16)
+    general_obj_types_127_64: int = u64(0x038)
+    sw_vhca_id_valid: int = bits(0x044, 30)
+    sw_vhca_id: int = bits(0x044, 29, 16)
+    ts_cqe_metadata_size2wqe_counter: int = bits(0x048, 20, 16)
+    format_select_dw_gtpu_dw_0: int = bits(0x050, 31, 24)
+    format_select_dw_gtpu_dw_1: int = bits(0x050, 23, 16)
+    format_select_dw_gtpu_dw_2: int = bits(0x050, 15, 8)
+    format_select_dw_gtpu_first_ext_dw_0: int = bits(0x050, 7, 0)
+    generate_wqe_type: int = u32(0x054)
+    min_mkey_log_entity_size_fixed_buffer: int = bits(0x070, 20, 16)
+    ec_vf_vport_base: int = bits(0x070, 15, 0)
+    max_mkey_log_entity_size_fixed_buffer: int = bits(0x074, 29, 24)
+    max_mkey_log_entity_size_mtt: int = bits(0x074, 21, 16)
+    max_rqt_vhca_id: int = bits(0x074, 15, 0)
+    pcc_ifa2: int = bits(0x07C, 15)
+    min_mkey_log_entity_size_fixed_buffer_valid: int = bits(0x080, 30)
+    return_reg_id: int = bits(0x080, 15, 0)
+    flow_table_hash_type: int = bits(0x084, 3, 0)
+    max_num_eqs_24b: int = bits(0x088, 23, 0)
+    load_balance_id: int = bits(0x0B4, 27, 24)
+    query_adjacent_functions_id: int = bits(0x0B8, 31)
+    ingress_egress_esw_vport_connect: int = bits(0x0B8, 30)
+    function_id_type_vhca_id: int = bits(0x0B8, 29)
+    lag_per_mp_group: int = bits(0x0B8, 27)
+    delegate_vhca_management_profiles: int = bits(0x0B8, 15, 0)
+    delegated_vhca_max: int = bits(0x0BC, 31, 16)
+    delegate_vhca_max: int = bits(0x0BC, 15, 0)

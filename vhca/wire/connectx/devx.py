@@ -1,0 +1,18 @@
+"""Objects of user space that talks to the card directly: its context and its registered memory."""
+
+from vhca.layout import Layout, bits, u32, u64
+
+
+class Uctx(Layout, size=48):
+    """User context (manual: uctx)."""
+
+    cap: int = u32(0x000)
+
+
+class Umem(Layout, size=32):
+    """User memory object (manual: umem); the MTT list follows."""
+
+    ats: int = bits(0x010, 31)
+    log_page_size: int = bits(0x010, 4, 0)
+    page_offset: int = u32(0x014)
+    num_of_mtt: int = u64(0x018)

@@ -1,0 +1,133 @@
+"""The initialization segment: the registers at the start of BAR 0, and the doorbells of a UAR page.
+
+All registers are big-endian. They are data (name, offset, width, access), so that one generic register file can
+serve them; the constants behind the table give the bits inside.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from vhca.layout import Layout, bits, u8, u16, u32
+
+Access = Literal["ro", "rw", "wo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """One register: ``offset`` and ``width`` in bytes; ``writable`` masks the bits that a write may change."""
+
+    name: str
+    offset: int
+    width: int
+    access: Access
+    writable: int = 0
+
+
+def _register(name: str, offset: int, access: Access = "ro", writable: int = 0, width: int = 4) -> Register:
+    return Register(name, offset, width, access, writable)
+
+
+REGISTERS: Final = (
+    _register("fw_rev", 0x000),
+    _register("cmdif_rev_fw_sub", 0x004),
+    _register("cmdq_addr_h", 0x010, "rw", 0xFFFFFFFF),
+    _register("cmdq_addr_l_sz", 0x014, "rw", 0xFFFFF700),
+    _register("cmd_dbell", 0x018, "wo", 0xFFFFFFFF),
+    _register("initializing", 0x1FC),
+    *(_register(f"health_assert_var{index}", 0x200 + 4 * index) for index in range(6)),
+    _register("health_assert_exit_ptr", 0x220),
+    _register("health_assert_callra", 0x224),
+    _register("health_time", 0x22C),
+    _register("health_fw_ver", 0x230),
+    _register("health_hw_id", 0x234),
+    _register("health_flags", 0x238),
+    _register("health_syndrome", 0x23C),
+    _register("no_dram_nic_offset", 0x240),
+    _register("cmd_exec_to", 0xFF8),
+    _register("cmd_q_init_to", 0xFFC),
+    _register("internal_timer_h", 0x1000),
+    _register("internal_timer_l", 0x1004),
+    _register("health_counter", 0x1010),
+    _register("real_time_h", 0x1040),
+    _register("real_time_l", 0x1044),
+    _register("ieee1588_clk", 0x2000, width=8),
+    _register("ieee1588_clk_type", 0x2008),
+    _register("clr_intx", 0x200C, "wo", 0xFFFFFFFF),
+)
+"""Every register of the segment in address order; addresses between them read as zero."""
+
+BY_NAME: Final = {register.name: register for register in REGISTERS}
+BY_OFFSET: Final = {register.offset: register for register in REGISTERS}
+
+CMDIF_REV: Final = 5
+"""Command interface revision that the drivers speak (``cmdif_rev_fw_sub`` [31:16])."""
+
+INITIALIZING: Final = 1 << 31
+FW_RESET_SUPPORTED: Final = 1 << 30
+EMBEDDED_CPU: Final = 1 << 23
+"""Bits of ``initializing``."""
+
+NIC_INTERFACE_SHIFT: Final = 8
+NIC_INTERFACE_MASK: Final = 0x7
+"""Position of the NIC interface state in ``cmdq_addr_l_sz``."""
+
+NIC_FULL_DRIVER: Final = 0
+NIC_DISABLED: Final = 1
+NIC_NO_DRAM: Final = 2
+NIC_SW_RESET: Final = 7
+"""NIC interface states."""
+
+UAR_PAGE_SIZE: Final = 4096
+UAR_CQ_ARM: Final = 0x20
+UAR_EQ_ARM: Final = 0x40
+UAR_EQ_UPDATE: Final = 0x48
+UAR_BLUE_FLAME: Final = 0x800
+"""Offsets of the doorbells in a UAR page; from ``UAR_BLUE_FLAME`` to the end of the page are SQ doorbells."""
+
+
+class CmdqAddrLow(Layout, size=4):
+    """``cmdq_addr_l_sz``: low part of the queue's address, driver state, and the size the card asks for."""
+
+    cmdq_phy_addr_31_12: int = bits(0x000, 31, 12)
+    nic_interface: int = bits(0x000, 10, 8)
+    log_cmdq_size: int = bits(0x000, 7, 4)
+    log_cmdq_stride: int = bits(0x000, 3, 0)
+
+
+class HealthBuffer(Layout, size=64):
+    """Health buffer at 0x200; all zero except for versions while the card is well."""
+
+    assert_var0: int = u32(0x000)
+    assert_var1: int = u32(0x004)
+    assert_var2: int = u32(0x008)
+    assert_var3: int = u32(0x00C)
+    assert_var4: int = u32(0x010)
+    assert_var5: int = u32(0x014)
+    assert_exit_ptr: int = u32(0x020)
+    assert_callra: int = u32(0x024)
+    time: int = u32(0x02C)
+    fw_ver: int = u32(0x030)
+    hw_id: int = u32(0x034)
+    rfr: int = bits(0x038, 31)
+    crr: int = bits(0x038, 30)
+    severity_valid: int = bits(0x038, 27)
+    severity: int = bits(0x038, 26, 24)
+    irisc_index: int = u8(0x03C)
+    synd: int = u8(0x03D)
+    ext_synd: int = u16(0x03E)
+
+
+class CqArmDoorbell(Layout, size=8):
+    """Write to ``UAR_CQ_ARM``; ``cmd`` is 0 for the next completion, 1 for the next solicited one."""
+
+    cmd_sn: int = bits(0x000, 29, 28)
+    cmd: int = bits(0x000, 24)
+    ci: int = bits(0x000, 23, 0)
+    cqn: int = bits(0x004, 23, 0)
+
+
+class EqDoorbell(Layout, size=4):
+    """Write to ``UAR_EQ_ARM`` or ``UAR_EQ_UPDATE``."""
+
+    eqn: int = bits(0x000, 31, 24)
+    ci: int = bits(0x000, 23, 0)
