@@ -4,7 +4,9 @@
 part appends its effects to `out` in order, and nothing keeps them afterwards.
 """
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from firmware.objects import (
     Cq,
@@ -20,11 +22,19 @@ from firmware.objects import (
     Uctx,
     Xrcd,
 )
+from firmware.profile import Capabilities
 from firmware.timers import TimerHeap
+from firmware.transport.port import Port
 from firmware.transport.qp import Qp
 from vhca.hw.effects import Effects
 from vhca.hw.hardware import BoardInfo, Hardware
 from vhca.hw.memory import Memory
+from vhca.wire.packet import Packet
+
+if TYPE_CHECKING:
+    from firmware.agents import Agents
+
+EVENT_COMMAND = 0x0A
 
 
 class Hca:
@@ -39,12 +49,29 @@ class Hca:
         self.now_ns = 0
         self.out: Effects = []
         self.timers = TimerHeap()
+        self.capabilities = Capabilities()
+        # Packets of this card to itself, handed out as events after the step that sent them.
+        self.loopback: deque[tuple[int, Packet]] = deque()
+        self.ports: Mapping[int, Port] = {}
+        # Takes a packet for QP0 that the subnet management agent answers; returns False for all others.
+        self.sma: Callable[[int, Packet], bool] | None = None
+        self.agents: Agents
+        self.reset_state()
+
+    def reset_state(self) -> None:
+        """Back to power-up: no objects, capabilities and interface version as delivered."""
+        self.enabled = False
+        self.initialized = False
+        self.issi = 0
+        self.null_mkey = 0
+        self.capabilities.restore()
         self.clear()
 
     def clear(self) -> None:
         """Forget every object and timer (power-up, reset, ENABLE_HCA)."""
         info = self.info
         self.timers.clear()
+        self.loopback.clear()
         self.pds: Table[Pd] = Table("pd", 1, 1 << 18)
         self.uars: Table[Uar] = Table("uar", info.first_free_uar, info.uar_pages - info.first_free_uar)
         self.xrcds: Table[Xrcd] = Table("xrcd", 1, 1 << 16)
@@ -62,7 +89,7 @@ class Hca:
 
     def objects(self) -> dict[str, int]:
         """Live objects by kind (the ledger)."""
-        tables: tuple[Table[object], ...] = (
+        tables = (
             self.pds,
             self.uars,
             self.xrcds,
@@ -74,10 +101,24 @@ class Hca:
             self.mkeys,
             self.srqs,
             self.qps,
-        )  # type: ignore[assignment]
+        )
         counts = {table.kind: len(table) for table in tables}
         counts["multicast_group"] = len(self.multicast)
         return counts
+
+    def report_leaks(self, when: str) -> None:
+        """Name what the host has not destroyed although it says goodbye."""
+        left = {kind: count for kind, count in self.objects().items() if count}
+        if left:
+            self.count["leaked_objects"] += sum(left.values())
+            self.note("leak", at=when, **left)
+
+    def command_eq(self) -> Eq | None:
+        """The event queue that command completions go to."""
+        for eq in self.eqs:
+            if eq.event_mask >> EVENT_COMMAND & 1:
+                return eq
+        return None
 
     def note(self, what: str, **details: object) -> None:
         """Trace one line, if somebody listens."""

@@ -90,7 +90,7 @@ class SendQueue:
 
     def refresh(self, memory: Memory) -> int:
         """Read the doorbell record; return how many BBs wait. More than the ring holds is cut to the ring."""
-        posted = _BE32.unpack(memory.read(self.dbr_addr + 4, 4))[0] & 0xFFFF
+        posted = int.from_bytes(memory.read(self.dbr_addr + 4, 4), "big") & 0xFFFF
         waiting = (posted - self.consumer) & 0xFFFF
         waiting = min(waiting, 1 << self.log_size)
         self.producer = self.consumer + waiting
@@ -126,7 +126,7 @@ class RecvQueue:
 
     def waiting(self, memory: Memory) -> int:
         """Read the doorbell record: how many posted WQEs have not been taken."""
-        posted = _BE32.unpack(memory.read(self.dbr_addr, 4))[0] & 0xFFFF
+        posted = int.from_bytes(memory.read(self.dbr_addr, 4), "big") & 0xFFFF
         return min((posted - self.consumer) & 0xFFFF, 1 << self.log_size)
 
     def reset(self) -> None:
@@ -211,9 +211,7 @@ def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, offset: int, dat
     entry[3] = sub_type
     entry[0x20 + offset : 0x20 + offset + len(data)] = data
     entry[0x3F] = eq.producer >> eq.log_size & 1
-    hca.out.append(
-        EntryWrite(eq.buffer.addr((eq.producer & ((1 << eq.log_size) - 1)) << 6), bytes(entry))
-    )
+    hca.out.append(EntryWrite(eq.buffer.addr((eq.producer & ((1 << eq.log_size) - 1)) << 6), bytes(entry)))
     eq.producer += 1
     hca.count["eqes"] += 1
     if eq.armed:

@@ -38,6 +38,14 @@ class Transmit:
 
 
 @dataclass(slots=True)
+class Loopback:
+    """A packet of `port` to the card itself (its own LID): comes back as an event after this step's effects."""
+
+    port: int
+    packet: Packet
+
+
+@dataclass(slots=True)
 class RaiseIrq:
     """Signal MSI-X vector `vector`."""
 
@@ -61,5 +69,5 @@ class RegisterSet:
     value: int
 
 
-Effect = DmaWrite | EntryWrite | Transmit | RaiseIrq | CommandDone | RegisterSet
+Effect = DmaWrite | EntryWrite | Transmit | Loopback | RaiseIrq | CommandDone | RegisterSet
 Effects = list[Effect]

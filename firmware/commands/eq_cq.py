@@ -1,0 +1,191 @@
+"""Event queues and completion queues: create, destroy, query, modify."""
+
+from firmware.commands.registry import Command, command, page_list, refuse
+from firmware.commands.resources import allocate
+from firmware.hca import Hca
+from firmware.objects import CQ_FIRED, Cq, Eq
+from firmware.queues import QueueBuffer
+from vhca.layout import Layout
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.cqc import Cqc
+from vhca.wire.connectx.eqc import Eqc
+
+EQE_BYTES = 64
+CQE_BYTES = {0: 64, 1: 128}
+
+STATUS_OK = 0x0
+STATUS_FAILED = 0xA
+EQ_ST_ARMED = 0x9
+EQ_ST_FIRED = 0xA
+
+MODIFY_PERIOD = 1
+MODIFY_COUNT = 2
+MODIFY_OVERRUN_IGNORE = 4
+
+
+@command(Op.CREATE_EQ, cmd.CreateEqIn)
+def create_eq(hca: Hca, request: Command[cmd.CreateEqIn]) -> Layout:
+    """An event queue on one MSI-X vector."""
+    context = request.view.eq_context_entry
+    log_size = context.log_eq_size
+    if log_size > hca.capabilities.general.log_max_eq_sz:
+        refuse(Status.LIM_ERR, "log_eq_size exceeds log_max_eq_sz")
+    if context.intr >= hca.info.msix_vectors:
+        refuse(Status.BAD_PARAM, "intr: no such MSI-X vector")
+    if hca.uars.get(context.uar_page) is None:
+        refuse(Status.BAD_RES, "uar_page: no such doorbell page")
+    eq = Eq(
+        uid=request.uid,
+        buffer=queue_buffer(request.tail, context.log_page_size, context.page_offset, EQE_BYTES << log_size),
+        log_size=log_size,
+        vector=context.intr,
+        event_mask=int.from_bytes(request.view.event_bitmask[:8], "big"),
+        uar=context.uar_page,
+    )
+    out = cmd.CreateEqOut()
+    out.eq_number = allocate(hca.eqs, eq)  # type: ignore[arg-type]
+    return out
+
+
+@command(Op.DESTROY_EQ, cmd.DestroyEqIn)
+def destroy_eq(hca: Hca, request: Command[cmd.DestroyEqIn]) -> bytes:
+    """End an event queue; CQs that report to it are in the way."""
+    eq = hca.eqs.get(request.view.eq_number)
+    if eq is None:
+        refuse(Status.BAD_RES, "eq: no such object")
+    if eq.refs:
+        refuse(Status.BAD_RES_STATE, "eq: still in use")
+    hca.eqs.remove(eq)
+    return bytes(16)
+
+
+@command(Op.QUERY_EQ, cmd.QueryEqIn, cmd.QueryEqOut.SIZE)
+def query_eq(hca: Hca, request: Command[cmd.QueryEqIn]) -> Layout:
+    """Context of an event queue with its live indices."""
+    eq = hca.eqs.get(request.view.eq_number)
+    if eq is None:
+        refuse(Status.BAD_RES, "eq: no such object")
+    out = cmd.QueryEqOut()
+    context = out.eq_context_entry
+    context.st = EQ_ST_ARMED if eq.armed else EQ_ST_FIRED
+    context.log_eq_size = eq.log_size
+    context.uar_page = eq.uar
+    context.intr = eq.vector
+    context.consumer_counter = eq.consumer & 0xFFFFFF
+    context.producer_counter = eq.producer & 0xFFFFFF
+    out.event_bitmask = eq.event_mask
+    return out
+
+
+@command(Op.CREATE_CQ, cmd.CreateCqIn)
+def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
+    """A completion queue that reports to one event queue."""
+    context = request.view.cq_context
+    caps = hca.capabilities.general
+    if context.log_cq_size > caps.log_max_cq_sz:
+        refuse(Status.LIM_ERR, "log_cq_size exceeds log_max_cq_sz")
+    if context.cqe_sz not in CQE_BYTES:
+        refuse(Status.BAD_PARAM, "cqe_sz: 0 for 64, 1 for 128 bytes")
+    if context.cqe_comp_en or context.cc and not caps.cq_oi:
+        refuse(Status.BAD_PARAM, "cqe_comp_en: compression is not advertised")
+    if context.oi and not caps.cq_oi:
+        refuse(Status.BAD_PARAM, "oi: overrun ignore is not advertised")
+    eq = hca.eqs.get(context.c_eqn_or_apu_element)
+    if eq is None:
+        refuse(Status.BAD_RES, "c_eqn: no such event queue")
+    if request.view.cq_umem_valid or context.dbr_umem_valid:
+        refuse(Status.BAD_PARAM, "cq_umem_valid: user memory objects are not advertised")
+    cqe_bytes = CQE_BYTES[context.cqe_sz]
+    cq = Cq(
+        uid=request.uid,
+        eq=eq,
+        buffer=queue_buffer(request.tail, context.log_page_size, context.page_offset, cqe_bytes << context.log_cq_size),
+        log_size=context.log_cq_size,
+        cqe_bytes=cqe_bytes,
+        dbr_addr=context.dbr_addr,
+        overrun_ignore=bool(context.oi),
+        uar=context.uar_page,
+        period_us=context.cq_period,
+        max_count=context.cq_max_count,
+    )
+    out = cmd.CreateCqOut()
+    out.cqn = allocate(hca.cqs, cq)  # type: ignore[arg-type]
+    eq.refs += 1
+    return out
+
+
+@command(Op.DESTROY_CQ, cmd.DestroyCqIn)
+def destroy_cq(hca: Hca, request: Command[cmd.DestroyCqIn]) -> bytes:
+    """End a completion queue; QPs and SRQs that complete to it are in the way."""
+    cq = find_cq(hca, request.view.cqn)
+    if cq.refs:
+        refuse(Status.BAD_RES_STATE, "cq: still in use")
+    hca.cqs.remove(cq)
+    cq.eq.refs -= 1
+    return bytes(16)
+
+
+@command(Op.QUERY_CQ, cmd.QueryCqIn, cmd.QueryCqOut.SIZE)
+def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
+    """Context of a completion queue with its live indices."""
+    cq = find_cq(hca, request.view.cqn)
+    out = cmd.QueryCqOut()
+    context = out.cq_context
+    context.status = STATUS_FAILED if cq.failed else STATUS_OK
+    context.cqe_sz = int(cq.cqe_bytes == 128)
+    context.oi = int(cq.overrun_ignore)
+    context.st = cq.arm_state
+    context.log_cq_size = cq.log_size
+    context.uar_page = cq.uar
+    context.c_eqn_or_apu_element = cq.eq.handle
+    context.cq_period = cq.period_us
+    context.cq_max_count = cq.max_count
+    context.last_notified_index = cq.consumer & 0xFFFFFF if cq.arm_state == CQ_FIRED else 0
+    context.consumer_counter = cq.consumer & 0xFFFFFF
+    context.producer_counter = cq.producer & 0xFFFFFF
+    context.dbr_addr = cq.dbr_addr
+    return out
+
+
+@command(Op.MODIFY_CQ, cmd.ModifyCqIn)
+def modify_cq(hca: Hca, request: Command[cmd.ModifyCqIn]) -> bytes:
+    """Moderation (op_mod 0) of a completion queue; resize (op_mod 1) is not advertised."""
+    cq = find_cq(hca, request.view.cqn)
+    if request.op_mod != 0:
+        refuse(Status.BAD_OP, "op_mod 1: cq_resize is not advertised")
+    select = request.view.modify_field_select_resize_field_select
+    if select & ~(MODIFY_PERIOD | MODIFY_COUNT | MODIFY_OVERRUN_IGNORE):
+        refuse(Status.BAD_PARAM, "modify_field_select: unknown field")
+    if select & (MODIFY_PERIOD | MODIFY_COUNT) and not hca.capabilities.general.cq_moderation:
+        refuse(Status.BAD_OP, "cq_moderation is not advertised")
+    context = request.view.cq_context
+    if select & MODIFY_PERIOD:
+        cq.period_us = context.cq_period
+    if select & MODIFY_COUNT:
+        cq.max_count = context.cq_max_count
+    if select & MODIFY_OVERRUN_IGNORE:
+        cq.overrun_ignore = bool(context.oi)
+    return bytes(16)
+
+
+def find_cq(hca: Hca, cqn: int) -> Cq:
+    """The CQ with this number, or refuse."""
+    cq = hca.cqs.get(cqn)
+    if cq is None:
+        refuse(Status.BAD_RES, "cq: no such object")
+    return cq
+
+
+def queue_buffer(tail: bytes, log_page_size: int, page_offset: int, size_bytes: int) -> QueueBuffer:
+    """The buffer that a context describes.
+
+    `log_page_size` counts from 4 KiB, `page_offset` in 64ths of a page.
+    """
+    log_page_bytes = 12 + log_page_size
+    offset = page_offset << log_page_bytes >> 6
+    count = QueueBuffer.pages_needed(log_page_bytes, offset, size_bytes)
+    return QueueBuffer(page_list(tail, count), log_page_bytes, offset, size_bytes)
+
+
+__all__ = ["Cqc", "Eqc", "find_cq", "queue_buffer"]

@@ -1,0 +1,156 @@
+"""Memory keys: create with a translation list, query, destroy."""
+
+from firmware.commands.registry import Command, command, page_list, refuse
+from firmware.commands.resources import allocate
+from firmware.hca import Hca
+from firmware.objects import (
+    LOCAL_READ,
+    LOCAL_WRITE,
+    MODE_KLM,
+    MODE_KSM,
+    MODE_MTT,
+    MODE_PA,
+    REMOTE_ATOMIC,
+    REMOTE_READ,
+    REMOTE_WRITE,
+    Mkey,
+)
+from vhca.layout import Layout
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.mkey import Mkc
+
+KLM_BYTES = 16
+OCTWORD_BYTES = 16
+MAX_LOG_PAGE = 52
+
+
+@command(Op.CREATE_MKEY, cmd.CreateMkeyIn)
+def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
+    """A memory key; a free one (for registration by work request) reserves its table's size only."""
+    view = request.view
+    context = view.memory_key_mkey_entry
+    if view.mkey_umem_valid or view.data_direct:
+        refuse(Status.BAD_PARAM, "mkey_umem_valid, data_direct: not advertised")
+    if hca.pds.get(context.pd) is None:
+        refuse(Status.BAD_RES, "mkc.pd: no such protection domain")
+    mode = context.access_mode_4_2 << 2 | context.access_mode_1_0
+    if mode not in (MODE_PA, MODE_MTT, MODE_KLM, MODE_KSM):
+        refuse(Status.BAD_PARAM, "mkc.access_mode: not supported")
+    if context.bsf_en:
+        refuse(Status.BAD_PARAM, "mkc.bsf_en: signature offload is not advertised")
+    if context.a and not hca.capabilities.general.atomic:
+        refuse(Status.BAD_PARAM, "mkc.a: atomics are not advertised")
+    mkey = Mkey(
+        uid=request.uid,
+        variant=context.mkey_7_0,
+        pd=context.pd,
+        rights=rights_of(context),
+        mode=mode,
+        start=context.start_addr,
+        length=context.len,
+        length64=bool(context.length64),
+        log_page_size=context.log_page_size,
+        free=bool(context.free),
+        umr_enabled=bool(context.umr_en),
+        remote_invalidate=bool(context.en_rinval),
+        qpn=context.qpn,
+        capacity_octwords=context.translations_octword_size,
+        context=context.to_bytes(),
+    )
+    octwords = view.translations_octword_actual_size
+    if mode != MODE_PA and octwords:
+        _load_translation(mkey, request.tail, octwords)
+    elif mode == MODE_MTT and not mkey.free:
+        refuse(Status.BAD_PARAM, "translations_octword_actual_size: a key with pages needs them")
+    out = cmd.CreateMkeyOut()
+    out.mkey_index = allocate(hca.mkeys, mkey)  # type: ignore[arg-type]
+    pd = hca.pds.get(mkey.pd)
+    assert pd is not None
+    pd.refs += 1
+    return out
+
+
+def _load_translation(mkey: Mkey, tail: bytes, octwords: int) -> None:
+    if mkey.mode == MODE_MTT:
+        if not 12 <= mkey.log_page_size <= MAX_LOG_PAGE:
+            refuse(Status.BAD_PARAM, "mkc.log_page_size: 12 is the smallest page")
+        if mkey.length64:
+            refuse(Status.BAD_PARAM, "mkc.length64 with a page list")
+        first = mkey.start >> mkey.log_page_size
+        count = ((mkey.start + mkey.length + (1 << mkey.log_page_size) - 1) >> mkey.log_page_size) - first
+        if count > octwords * 2:
+            refuse(Status.BAD_PARAM, "mkc.len needs more pages than the translation holds")
+        if octwords > mkey.capacity_octwords:
+            refuse(Status.BAD_PARAM, "translations_octword_actual_size exceeds translations_octword_size")
+        mkey.pages = page_list(tail, count)
+        return
+    if octwords * KLM_BYTES > len(tail):
+        refuse(Status.BAD_INP_LEN, "memory entries are shorter than translations_octword_actual_size")
+    mkey.klms = [
+        (
+            int.from_bytes(tail[at : at + 4], "big"),
+            int.from_bytes(tail[at + 4 : at + 8], "big"),
+            int.from_bytes(tail[at + 8 : at + 16], "big"),
+        )
+        for at in range(0, octwords * KLM_BYTES, KLM_BYTES)
+    ]
+
+
+def rights_of(context: Mkc) -> int:
+    """The access rights of a memory key context as a mask of :mod:`firmware.objects` bits."""
+    return (
+        (LOCAL_READ if context.lr else 0)
+        | (LOCAL_WRITE if context.lw else 0)
+        | (REMOTE_READ if context.rr else 0)
+        | (REMOTE_WRITE if context.rw else 0)
+        | (REMOTE_ATOMIC if context.a else 0)
+    )
+
+
+@command(Op.QUERY_MKEY, cmd.QueryMkeyIn, cmd.QueryMkeyOut.SIZE)
+def query_mkey(hca: Hca, request: Command[cmd.QueryMkeyIn]) -> Layout:
+    """Context of a memory key as it is in force, with its first translation entries."""
+    mkey = find_mkey(hca, request.view.mkey_index)
+    out = cmd.QueryMkeyOut()
+    context = Mkc.from_bytes(mkey.context)
+    context.free = int(mkey.free)
+    context.mkey_7_0 = mkey.variant
+    context.pd = mkey.pd
+    context.start_addr = mkey.start
+    context.len = mkey.length
+    context.qpn = mkey.qpn
+    context.lr = int(bool(mkey.rights & LOCAL_READ))
+    context.lw = int(bool(mkey.rights & LOCAL_WRITE))
+    context.rr = int(bool(mkey.rights & REMOTE_READ))
+    context.rw = int(bool(mkey.rights & REMOTE_WRITE))
+    context.a = int(bool(mkey.rights & REMOTE_ATOMIC))
+    out.memory_key_mkey_entry = context
+    entries = b"".join(page.to_bytes(8, "big") for page in mkey.pages[:4]) or b"".join(
+        size.to_bytes(4, "big") + key.to_bytes(4, "big") + addr.to_bytes(8, "big") for size, key, addr in mkey.klms[:2]
+    )
+    entries = entries.ljust(32, b"\0")
+    out.bsf0_klm0_pas_mtt0_1 = entries[:16]
+    out.bsf1_klm1_pas_mtt2_3 = entries[16:]
+    return out
+
+
+@command(Op.DESTROY_MKEY, cmd.DestroyMkeyIn)
+def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
+    """End a memory key."""
+    mkey = find_mkey(hca, request.view.mkey_index)
+    if mkey.refs:
+        refuse(Status.BAD_RES_STATE, "mkey: still in use")
+    hca.mkeys.remove(mkey)
+    pd = hca.pds.get(mkey.pd)
+    if pd is not None:
+        pd.refs -= 1
+    return bytes(16)
+
+
+def find_mkey(hca: Hca, index: int) -> Mkey:
+    """The key with this index, or refuse."""
+    mkey = hca.mkeys.get(index)
+    if mkey is None:
+        refuse(Status.BAD_RES, "mkey: no such object")
+    return mkey

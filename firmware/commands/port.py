@@ -1,0 +1,176 @@
+"""Ports: MADs of the host's management interface, virtual port contexts, counters, access registers."""
+
+from firmware.commands.registry import Command, command, refuse
+from firmware.hca import Hca
+from firmware.port import Port
+from vhca.layout import Layout
+from vhca.wire.connectx import cmd, registers
+from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.registers import RegisterId
+
+MAD_BYTES = 256
+IGNORE_MKEY = 1
+WRITE = 0
+READ = 1
+
+
+def find_port(hca: Hca, number: int) -> Port:
+    """The port with this number (0 stands for the only one), or refuse."""
+    port = hca.ports.get(number or 1)
+    if port is None:
+        refuse(Status.BAD_PARAM, "port: this card has no such port")
+    return port
+
+
+@command(Op.MAD_IFC, cmd.MadIfcIn, cmd.MadIfcOut.SIZE)
+def mad_ifc(hca: Hca, request: Command[cmd.MadIfcIn]) -> Layout:
+    """Hand a MAD of the host to the port's agents."""
+    view = request.view
+    if view.plane_index:
+        refuse(Status.BAD_PARAM, "plane_index: this card has no planes")
+    port = find_port(hca, view.port)
+    reply = hca.agents.local_mad(port, view.mad, ignore_mkey=bool(request.op_mod & IGNORE_MKEY))
+    if reply is None:
+        refuse(Status.BAD_PKT, "mad: discarded by the agent")
+    out = cmd.MadIfcOut()
+    out.response_mad_packet = reply
+    return out
+
+
+@command(Op.QUERY_HCA_VPORT_CONTEXT, cmd.QueryHcaVportContextIn, cmd.QueryHcaVportContextOut.SIZE)
+def query_hca_vport_context(hca: Hca, request: Command[cmd.QueryHcaVportContextIn]) -> Layout:
+    """State, identity and addresses of a port."""
+    view = request.view
+    if view.other_vport:
+        refuse(Status.BAD_PARAM, "other_vport: this card has one function")
+    port = find_port(hca, view.port_num)
+    out = cmd.QueryHcaVportContextOut()
+    context = out.hca_vport_context
+    context.has_smi = 1
+    context.port_physical_state = port.physical_state
+    context.vport_state = port.logical_state
+    context.port_state = port.logical_state
+    context.system_image_guid = hca.info.system_image_guid
+    context.port_guid = port.guid
+    context.node_guid = hca.info.node_guid
+    context.cap_mask1 = port.capability_mask
+    context.lid = port.lid
+    context.lmc = port.lmc
+    context.subnet_timeout = port.subnet_timeout
+    context.sm_lid = port.sm_lid
+    context.sm_sl = port.sm_sl
+    return out
+
+
+@command(Op.QUERY_HCA_VPORT_GID, cmd.QueryHcaVportGidIn, cmd.QueryHcaVportGidOut.SIZE)
+def query_hca_vport_gid(hca: Hca, request: Command[cmd.QueryHcaVportGidIn]) -> bytes:
+    """One entry of the GID table."""
+    port = find_port(hca, request.view.port_num)
+    gids = port.gids
+    index = request.view.gid_index
+    if index >= len(gids):
+        refuse(Status.IX_ERR, "gid_index: behind the table's end")
+    out = cmd.QueryHcaVportGidOut()
+    out.gids_num = 1
+    return out.to_bytes() + gids[index]
+
+
+@command(Op.QUERY_HCA_VPORT_PKEY, cmd.QueryHcaVportPkeyIn, cmd.QueryHcaVportPkeyOut.SIZE)
+def query_hca_vport_pkey(hca: Hca, request: Command[cmd.QueryHcaVportPkeyIn]) -> bytes:
+    """One entry of the P_Key table."""
+    port = find_port(hca, request.view.port_num)
+    index = request.view.pkey_index
+    if index >= len(port.pkeys):
+        refuse(Status.IX_ERR, "pkey_index: behind the table's end")
+    return cmd.QueryHcaVportPkeyOut().to_bytes() + port.pkeys[index].to_bytes(4, "big")
+
+
+@command(Op.QUERY_VPORT_STATE, cmd.QueryVportStateIn, cmd.QueryVportStateOut.SIZE)
+def query_vport_state(hca: Hca, request: Command[cmd.QueryVportStateIn]) -> Layout:
+    """Whether the port is up, in the terms of an Ethernet function."""
+    port = find_port(hca, 1)
+    out = cmd.QueryVportStateOut()
+    out.admin_state = 1
+    out.state = 1 if port.logical_state == 4 else 0
+    return out
+
+
+@command(Op.ACCESS_REG, cmd.AccessRegisterIn)
+def access_register(hca: Hca, request: Command[cmd.AccessRegisterIn]) -> bytes:
+    """Read (op_mod 1) or write (op_mod 0) a register of the port or device."""
+    if request.op_mod not in (WRITE, READ):
+        refuse(Status.BAD_PARAM, "op_mod: 0 writes, 1 reads")
+    register = request.view.register_id
+    handler = _REGISTERS.get((register, request.op_mod))
+    if handler is None:
+        hca.count[f"register_unknown_{register:#06x}"] += 1
+        refuse(Status.BAD_PARAM, "register_id: not implemented by this device in this direction")
+    return bytes(16) + handler(hca, request.data[16:])
+
+
+def _host_endianness(hca: Hca, data: bytes) -> bytes:
+    if data[:1] not in (b"\x00", b"\x80"):
+        refuse(Status.BAD_PARAM, "HOST_ENDIANNESS: 0 little, 0x80 big endian")
+    return data
+
+
+def _view(layout: type[registers.PcapReg], data: bytes) -> registers.PcapReg:
+    if len(data) < layout.SIZE:
+        refuse(Status.BAD_INP_LEN, "register data is shorter than the register")
+    return layout.from_bytes(data)
+
+
+def _write_pcap(hca: Hca, data: bytes) -> bytes:
+    view = _view(registers.PcapReg, data)
+    port = find_port(hca, view.local_port)
+    mask = int.from_bytes(view.port_capability_mask[:4], "big")
+    hca.agents.set_capability_mask(port, mask)
+    return data
+
+
+def _read_pmtu(hca: Hca, data: bytes) -> bytes:
+    out = registers.PmtuReg.from_bytes(data.ljust(registers.PmtuReg.SIZE, b"\0"))
+    port = find_port(hca, out.local_port)
+    out.max_mtu = 4096
+    out.admin_mtu = out.oper_mtu = port.mtu
+    return out.to_bytes()
+
+
+def _read_ptys(hca: Hca, data: bytes) -> bytes:
+    out = registers.PtysReg.from_bytes(data.ljust(registers.PtysReg.SIZE, b"\0"))
+    find_port(hca, out.local_port)
+    # 4X wide, EDR speed
+    out.ib_link_width_capability = out.ib_link_width_admin = 0x3
+    out.ib_link_width_oper = 0x2
+    out.ib_proto_capability = out.ib_proto_admin = 0x3F
+    out.ib_proto_oper = 0x20
+    return out.to_bytes()
+
+
+def _read_pvlc(hca: Hca, data: bytes) -> bytes:
+    out = registers.PvlcReg.from_bytes(data.ljust(registers.PvlcReg.SIZE, b"\0"))
+    find_port(hca, out.local_port)
+    out.vl_hw_cap = out.vl_admin = out.vl_operational = 4
+    return out.to_bytes()
+
+
+def _node_description(hca: Hca, data: bytes) -> bytes:
+    if len(data) < 64:
+        refuse(Status.BAD_INP_LEN, "register data is shorter than the register")
+    hca.agents.set_node_description(data[:64])
+    return data
+
+
+def _read_node_description(hca: Hca, data: bytes) -> bytes:
+    return hca.agents.node_description()
+
+
+_REGISTERS = {
+    (int(RegisterId.HOST_ENDIANNESS), WRITE): _host_endianness,
+    (int(RegisterId.PCAP), WRITE): _write_pcap,
+    (int(RegisterId.PMTU), READ): _read_pmtu,
+    (int(RegisterId.PTYS), READ): _read_ptys,
+    (int(RegisterId.PVLC), READ): _read_pvlc,
+    (int(RegisterId.NODE_DESC), WRITE): _node_description,
+    (int(RegisterId.NODE_DESC), READ): _read_node_description,
+}

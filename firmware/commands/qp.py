@@ -1,0 +1,216 @@
+"""Queue pairs: create, the life cycle commands, query, destroy, multicast membership."""
+
+from firmware.commands.eq_cq import find_cq
+from firmware.commands.registry import Command, command, page_list, refuse
+from firmware.commands.resources import allocate
+from firmware.hca import Hca
+from firmware.objects import MulticastGroup, Srq
+from firmware.queues import QueueBuffer, RecvQueue, SendQueue
+from firmware.transport import state
+from firmware.transport.qp import (
+    ST_QP0,
+    ST_QP1,
+    ST_RC,
+    ST_REG_UMR,
+    ST_UC,
+    ST_UD,
+    ST_XRC,
+    Qp,
+)
+from vhca.layout import Layout
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.qpc import Qpc
+
+SERVICES = (ST_RC, ST_UC, ST_UD, ST_XRC, ST_QP0, ST_QP1, ST_REG_UMR)
+
+RQ_REGULAR = 0
+RQ_SRQ = 1
+RQ_NONE = 3
+SQ_BLOCK_BYTES = 64
+
+
+@command(Op.CREATE_QP, cmd.CreateQpIn)
+def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
+    """A queue pair in state RST."""
+    view = request.view
+    context = Qpc.from_bytes(view.qpc.to_bytes())
+    _check_create(hca, view, context)
+    qp = Qp(
+        uid=request.uid,
+        service=context.st,
+        context=context,
+        pd=context.pd,
+        user_index=context.user_index,
+    )
+    srq = _attach_queues(hca, qp, request.tail)
+    has_sq = not context.no_sq
+    # A target or receive-only QP has no send CQ, one without receives no receive CQ: the numbers may be 0.
+    qp.send_cq = find_cq(hca, context.cqn_snd) if has_sq or context.cqn_snd else None
+    qp.recv_cq = find_cq(hca, context.cqn_rcv) if context.rq_type != RQ_NONE or context.cqn_rcv else None
+    qp.srq = srq
+    out = cmd.CreateQpOut()
+    out.qpn = allocate(hca.qps, qp)  # type: ignore[arg-type]
+    _hold(hca, qp, +1)
+    return out
+
+
+def _check_create(hca: Hca, view: cmd.CreateQpIn, context: Qpc) -> None:
+    caps = hca.capabilities.general
+    if view.wq_umem_valid or context.dbr_umem_valid:
+        refuse(Status.BAD_PARAM, "wq_umem_valid: user memory objects are not advertised")
+    if context.st not in SERVICES:
+        refuse(Status.BAD_PARAM, "qpc.st: this service type is not offered")
+    if context.wq_signature:
+        refuse(Status.BAD_PARAM, "qpc.wq_signature: not offered")
+    if context.st != ST_REG_UMR and hca.pds.get(context.pd) is None:
+        refuse(Status.BAD_RES, "qpc.pd: no such protection domain")
+    if max(context.log_sq_size, context.log_rq_size) > caps.log_max_qp_sz:
+        refuse(Status.LIM_ERR, "qpc: queue exceeds log_max_qp_sz")
+    if context.rq_type not in (RQ_REGULAR, RQ_SRQ, RQ_NONE):
+        refuse(Status.BAD_PARAM, "qpc.rq_type: 0 own queue, 1 SRQ, 3 none")
+    if not context.no_sq and hca.uars.get(context.uar_page) is None:
+        refuse(Status.BAD_RES, "qpc.uar_page: no such doorbell page")
+    if context.st == ST_XRC and hca.xrcds.get(context.xrcd) is None:
+        refuse(Status.BAD_RES, "qpc.xrcd: no such XRC domain")
+
+
+def _attach_queues(hca: Hca, qp: Qp, tail: bytes) -> Srq | None:
+    """Lay receive and send queue out over the page list: the receive queue comes first."""
+    context = qp.context
+    rq_bytes = 0
+    log_stride = context.log_rq_stride + 4
+    if context.rq_type == RQ_REGULAR:
+        rq_bytes = 1 << (context.log_rq_size + log_stride)
+    sq_bytes = 0 if context.no_sq else SQ_BLOCK_BYTES << context.log_sq_size
+    if rq_bytes + sq_bytes:
+        log_page = 12 + context.log_page_size
+        offset = context.page_offset << log_page >> 6
+        count = QueueBuffer.pages_needed(log_page, offset, rq_bytes + sq_bytes)
+        buffer = QueueBuffer(page_list(tail, count), log_page, offset, rq_bytes + sq_bytes)
+        if rq_bytes:
+            qp.rq = RecvQueue(buffer, context.log_rq_size, log_stride, context.dbr_addr)
+        if sq_bytes:
+            qp.sq = SendQueue(buffer, rq_bytes, context.log_sq_size, context.dbr_addr)
+    if context.rq_type == RQ_SRQ and qp.service != ST_XRC:
+        srq = hca.srqs.get(context.srqn_rmpn_xrqn)
+        if srq is None:
+            refuse(Status.BAD_RES, "qpc.srqn_rmpn_xrqn: no such SRQ")
+        return srq
+    return None
+
+
+def _hold(hca: Hca, qp: Qp, delta: int) -> None:
+    """Take (+1) or drop (-1) the references of a QP."""
+    pd = hca.pds.get(qp.context.pd)
+    if pd is not None and qp.service != ST_REG_UMR:
+        pd.refs += delta
+    xrcd = hca.xrcds.get(qp.context.xrcd) if qp.service == ST_XRC else None
+    for obj in (qp.send_cq, qp.recv_cq, qp.srq, xrcd):
+        if obj is not None:
+            obj.refs += delta
+
+
+def _transition(op: Op) -> None:
+    @command(op, cmd.Rst2initQpIn)
+    def handler(hca: Hca, request: Command[cmd.Rst2initQpIn]) -> bytes:
+        view = request.view
+        qp = find_qp(hca, view.qpn)
+        status = state.apply(hca, qp, op, view.opt_param_mask, view.qpc)
+        if status:
+            refuse(status, f"{op.name}: {state.last_reason(qp)}")
+        return bytes(16)
+
+
+for _op in (
+    Op.RST2INIT_QP,
+    Op.INIT2INIT_QP,
+    Op.INIT2RTR_QP,
+    Op.RTR2RTS_QP,
+    Op.RTS2RTS_QP,
+    Op.SQERR2RTS_QP,
+    Op.SQD_RTS_QP,
+):
+    _transition(_op)
+
+
+def _plain_transition(op: Op) -> None:
+    @command(op, cmd.Qp2errIn)
+    def handler(hca: Hca, request: Command[cmd.Qp2errIn]) -> bytes:
+        qp = find_qp(hca, request.view.qpn)
+        status = state.apply(hca, qp, op, 0, qp.context)
+        if status:
+            refuse(status, f"{op.name}: {state.last_reason(qp)}")
+        return bytes(16)
+
+
+for _op in (Op.QP_2ERR, Op.QP_2RST):
+    _plain_transition(_op)
+
+
+@command(Op.QUERY_QP, cmd.QueryQpIn, cmd.QueryQpOut.SIZE)
+def query_qp(hca: Hca, request: Command[cmd.QueryQpIn]) -> Layout:
+    """Context of a QP with its live state, PSNs and counters."""
+    if request.view.qpc_ext:
+        refuse(Status.BAD_PARAM, "qpc_ext: not advertised")
+    qp = find_qp(hca, request.view.qpn)
+    out = cmd.QueryQpOut()
+    out.qpc = state.live_context(qp)
+    return out
+
+
+@command(Op.DESTROY_QP, cmd.DestroyQpIn)
+def destroy_qp(hca: Hca, request: Command[cmd.DestroyQpIn]) -> bytes:
+    """End a queue pair; members of multicast groups must be detached first."""
+    qp = find_qp(hca, request.view.qpn)
+    if qp.refs:
+        refuse(Status.BAD_RES_STATE, "qp: still attached to a multicast group")
+    state.destroy(hca, qp)
+    _hold(hca, qp, -1)
+    hca.qps.remove(qp)
+    return bytes(16)
+
+
+@command(Op.ATTACH_TO_MCG, cmd.AttachToMcgIn)
+def attach_to_mcg(hca: Hca, request: Command[cmd.AttachToMcgIn]) -> bytes:
+    """Deliver packets for a multicast GID to this UD QP too."""
+    qp = find_qp(hca, request.view.qpn)
+    if qp.service != ST_UD:
+        refuse(Status.BAD_PARAM, "qpn: only UD queue pairs join multicast groups")
+    gid = request.view.multicast_gid
+    if gid[0] != 0xFF:
+        refuse(Status.BAD_PARAM, "multicast_gid: not a multicast GID")
+    caps = hca.capabilities.general
+    group = hca.multicast.get(gid)
+    if group is None:
+        if len(hca.multicast) >= 1 << caps.log_max_mcg:
+            refuse(Status.LIM_ERR, "log_max_mcg: no multicast group is left")
+        group = hca.multicast[gid] = MulticastGroup(gid)
+    if qp not in group.members:
+        if len(group.members) >= caps.max_qp_mcg:
+            refuse(Status.LIM_ERR, "max_qp_mcg: the multicast group is full")
+        group.members.append(qp)
+        qp.refs += 1
+    return bytes(16)
+
+
+@command(Op.DETACH_FROM_MCG, cmd.DetachFromMcgIn)
+def detach_from_mcg(hca: Hca, request: Command[cmd.DetachFromMcgIn]) -> bytes:
+    """Undo an attachment."""
+    qp = find_qp(hca, request.view.qpn)
+    group = hca.multicast.get(request.view.multicast_gid)
+    if group is None or qp not in group.members:
+        refuse(Status.BAD_PARAM, "qpn: not attached to this multicast group")
+    group.members.remove(qp)
+    qp.refs -= 1
+    if not group.members:
+        del hca.multicast[group.gid]
+    return bytes(16)
+
+
+def find_qp(hca: Hca, qpn: int) -> Qp:
+    """The QP with this number, or refuse."""
+    qp = hca.qps.get(qpn)
+    if qp is None:
+        refuse(Status.BAD_RES, "qp: no such object")
+    return qp

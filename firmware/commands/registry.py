@@ -1,0 +1,134 @@
+"""The command processor: finds the handler of an opcode, checks lengths, turns refusals into status and syndrome.
+
+A handler is registered with its input and output layouts; it gets a private view of the input and returns the output.
+Refusals are raised as :class:`CommandError`: its text is traced, and the syndrome that the host sees is the CRC-32 of
+that text, so that a syndrome in a guest's kernel log can be found in the trace and in the source.
+"""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeVar
+
+from firmware.hca import Hca
+from vhca.layout import Layout
+from vhca.wire.connectx.cmd import Op, Status
+
+I = TypeVar("I", bound=Layout)  # noqa: E741
+HEADER_BYTES = 16
+
+
+class CommandError(Exception):
+    """A command is refused: `status` is the output's status byte, the text says why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.syndrome = zlib.crc32(reason.encode())
+
+
+def refuse(status: int, reason: str) -> NoReturn:
+    """Refuse the command at hand. `reason` is a constant text: its CRC is the syndrome."""
+    raise CommandError(status, reason)
+
+
+@dataclass(slots=True)
+class Command(Generic[I]):
+    """One command under way: `view` is the checked input, `data` its bytes (input and variable tail)."""
+
+    opcode: int
+    op_mod: int
+    uid: int
+    view: I
+    data: bytes
+    out_size: int
+
+    @property
+    def tail(self) -> bytes:
+        """What follows the fixed part of the input: page lists, register data, memory key entries."""
+        return self.data[self.view.SIZE :]
+
+
+Handler = Callable[[Hca, Command[I]], Layout | bytes]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One opcode's row: its handler and the sizes of its fixed parts in bytes."""
+
+    handler: Callable[[Hca, Command[Layout]], Layout | bytes]
+    layout: type[Layout]
+    out_size: int
+
+
+COMMANDS: dict[int, Entry] = {}
+
+
+def command(op: Op, layout: type[I], out_size: int = HEADER_BYTES) -> Callable[[Handler[I]], Handler[I]]:
+    """Register the decorated function for `op`; `layout` is its input, `out_size` what its output takes at least."""
+
+    def register(handler: Handler[I]) -> Handler[I]:
+        if op in COMMANDS:
+            raise AssertionError(f"two handlers for {op.name}")
+        COMMANDS[op] = Entry(handler, layout, out_size)  # type: ignore[arg-type]
+        return handler
+
+    return register
+
+
+def execute(hca: Hca, data: bytes, out_size: int) -> bytes:
+    """Run one command; returns the whole output, whatever the input was. Never raises for what a guest sent."""
+    opcode = int.from_bytes(data[0:2], "big")
+    try:
+        output = _dispatch(hca, opcode, data, out_size)
+        status = output[0]
+        reason = ""
+    except CommandError as error:
+        status, reason = error.status, str(error)
+        output = bytes((status, 0, 0, 0)) + error.syndrome.to_bytes(4, "big") + bytes(8)
+    hca.count["commands"] += 1
+    if status:
+        hca.count["commands_refused"] += 1
+    if hca.trace is not None:
+        details: dict[str, object] = {"op": name_of(opcode), "op_mod": int.from_bytes(data[6:8], "big")}
+        uid = int.from_bytes(data[2:4], "big")
+        if uid:
+            details["uid"] = uid
+        details["in"] = data[8:16].hex()
+        details["out"] = output[8:16].hex()
+        if status:
+            details["status"] = f"{status:#04x}"
+            details["syndrome"] = f"{int.from_bytes(output[4:8], 'big'):#010x}"
+            details["why"] = reason
+        hca.trace("command", details)
+    return output
+
+
+def name_of(opcode: int) -> str:
+    """The opcode's name, or its number if it has none."""
+    try:
+        return Op(opcode).name
+    except ValueError:
+        return f"{opcode:#06x}"
+
+
+def _dispatch(hca: Hca, opcode: int, data: bytes, out_size: int) -> bytes:
+    entry = COMMANDS.get(opcode)
+    if entry is None:
+        hca.count[f"command_unknown_{name_of(opcode)}"] += 1
+        refuse(Status.BAD_OP, "opcode is not implemented by this device")
+    if len(data) < entry.layout.SIZE:
+        refuse(Status.BAD_INP_LEN, "command input is shorter than its fixed part")
+    if out_size < entry.out_size:
+        refuse(Status.BAD_OUTP_LEN, "command output buffer is shorter than the output")
+    view = entry.layout.from_bytes(data)
+    request = Command(opcode, int.from_bytes(data[6:8], "big"), int.from_bytes(data[2:4], "big"), view, data, out_size)
+    result = entry.handler(hca, request)
+    return result if isinstance(result, bytes) else result.to_bytes()
+
+
+def page_list(tail: bytes, count: int) -> list[int]:
+    """The first `count` entries of a page list (bus addresses, low 12 bits dropped); refuses a short list."""
+    if count * 8 > len(tail):
+        refuse(Status.BAD_INP_LEN, "page list is shorter than the queue needs")
+    return [int.from_bytes(tail[i * 8 : i * 8 + 8], "big") & ~0xFFF for i in range(count)]

@@ -1,0 +1,132 @@
+"""Plain numbered resources: doorbell pages, protection domains, XRC domains, user contexts, counter sets."""
+
+from firmware.commands.registry import Command, command, refuse
+from firmware.hca import Hca
+from firmware.objects import HcaObject, Pd, QCounter, Table, TransportDomain, Uar, Uctx, Xrcd
+from vhca.layout import Layout
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op, Status
+
+
+def allocate(table: Table[HcaObject], obj: HcaObject) -> int:
+    """Number `obj`, or refuse because the table is full."""
+    handle = table.add(obj)
+    if handle is None:
+        refuse(Status.LIM_ERR, f"no {table.kind} is left")
+    return handle
+
+
+def free(table: Table[HcaObject], handle: int) -> None:
+    """Take an unused object out; refuses unknown and referenced ones."""
+    obj = table.get(handle)
+    if obj is None:
+        refuse(Status.BAD_RES, f"{table.kind}: no such object")
+    if obj.refs:
+        refuse(Status.BAD_RES_STATE, f"{table.kind}: still in use")
+    table.remove(obj)
+
+
+@command(Op.ALLOC_UAR, cmd.BareIn)
+def alloc_uar(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
+    """A doorbell page."""
+    out = cmd.AllocUarOut()
+    out.uar = allocate(hca.uars, Uar(uid=request.uid))  # type: ignore[arg-type]
+    return out
+
+
+@command(Op.DEALLOC_UAR, cmd.DeallocUarIn)
+def dealloc_uar(hca: Hca, request: Command[cmd.DeallocUarIn]) -> bytes:
+    """Give a doorbell page back."""
+    free(hca.uars, request.view.uar)  # type: ignore[arg-type]
+    return bytes(16)
+
+
+@command(Op.ALLOC_PD, cmd.BareIn)
+def alloc_pd(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
+    """A protection domain."""
+    out = cmd.AllocPdOut()
+    out.pd = allocate(hca.pds, Pd(uid=request.uid))  # type: ignore[arg-type]
+    return out
+
+
+@command(Op.DEALLOC_PD, cmd.DeallocPdIn)
+def dealloc_pd(hca: Hca, request: Command[cmd.DeallocPdIn]) -> bytes:
+    """Give a protection domain back; keys and queues in it are in the way."""
+    free(hca.pds, request.view.pd)  # type: ignore[arg-type]
+    return bytes(16)
+
+
+@command(Op.ALLOC_XRCD, cmd.BareIn)
+def alloc_xrcd(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
+    """An XRC domain."""
+    out = cmd.AllocXrcdOut()
+    out.xrcd = allocate(hca.xrcds, Xrcd(uid=request.uid))  # type: ignore[arg-type]
+    return out
+
+
+@command(Op.DEALLOC_XRCD, cmd.DeallocXrcdIn)
+def dealloc_xrcd(hca: Hca, request: Command[cmd.DeallocXrcdIn]) -> bytes:
+    """Give an XRC domain back."""
+    free(hca.xrcds, request.view.xrcd)  # type: ignore[arg-type]
+    return bytes(16)
+
+
+@command(Op.ALLOC_TRANSPORT_DOMAIN, cmd.BareIn)
+def alloc_transport_domain(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
+    """A transport domain."""
+    out = cmd.AllocTransportDomainOut()
+    out.transport_domain = allocate(hca.transport_domains, TransportDomain(uid=request.uid))  # type: ignore[arg-type]
+    return out
+
+
+@command(Op.DEALLOC_TRANSPORT_DOMAIN, cmd.DeallocTransportDomainIn)
+def dealloc_transport_domain(hca: Hca, request: Command[cmd.DeallocTransportDomainIn]) -> bytes:
+    """Give a transport domain back."""
+    free(hca.transport_domains, request.view.transport_domain)  # type: ignore[arg-type]
+    return bytes(16)
+
+
+@command(Op.CREATE_UCTX, cmd.CreateUctxIn)
+def create_uctx(hca: Hca, request: Command[cmd.CreateUctxIn]) -> Layout:
+    """A user context: its number is the uid of the commands that follow."""
+    if request.view.uctx.cap & ~hca.capabilities.general.uctx_cap:
+        refuse(Status.BAD_PARAM, "uctx.cap asks for more than uctx_cap offers")
+    out = cmd.CreateUctxOut()
+    out.uid = allocate(hca.uctxs, Uctx())  # type: ignore[arg-type]
+    return out
+
+
+@command(Op.DESTROY_UCTX, cmd.DestroyUctxIn)
+def destroy_uctx(hca: Hca, request: Command[cmd.DestroyUctxIn]) -> bytes:
+    """End a user context."""
+    free(hca.uctxs, request.view.uid)  # type: ignore[arg-type]
+    return bytes(16)
+
+
+@command(Op.ALLOC_Q_COUNTER, cmd.BareIn)
+def alloc_q_counter(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
+    """A counter set for queue pairs."""
+    out = cmd.AllocQCounterOut()
+    out.counter_set_id = allocate(hca.q_counters, QCounter(uid=request.uid))  # type: ignore[arg-type]
+    return out
+
+
+@command(Op.DEALLOC_Q_COUNTER, cmd.DeallocQCounterIn)
+def dealloc_q_counter(hca: Hca, request: Command[cmd.DeallocQCounterIn]) -> bytes:
+    """Give a counter set back."""
+    free(hca.q_counters, request.view.counter_set_id)  # type: ignore[arg-type]
+    return bytes(16)
+
+
+@command(Op.QUERY_Q_COUNTER, cmd.QueryQCounterIn, cmd.QueryQCounterOut.SIZE)
+def query_q_counter(hca: Hca, request: Command[cmd.QueryQCounterIn]) -> Layout:
+    """Read (and clear, if asked) a counter set; counters are 32 bit and stick at their maximum."""
+    counter = hca.q_counters.get(request.view.counter_set_id)
+    if counter is None:
+        refuse(Status.BAD_RES, "q_counter: no such object")
+    out = cmd.QueryQCounterOut()
+    for name, value in counter.values.items():
+        setattr(out, name, min(value, 0xFFFFFFFF))
+    if request.view.clear:
+        counter.values.clear()
+    return out

@@ -1,0 +1,195 @@
+"""Shared receive queues: RMP (an IB SRQ under ISSI 1) and XRC SRQ, in one number space."""
+
+from firmware.commands.eq_cq import find_cq, queue_buffer
+from firmware.commands.registry import Command, command, refuse
+from firmware.commands.resources import allocate
+from firmware.hca import Hca
+from firmware.objects import SRQ_RMP, SRQ_XRC, Srq
+from vhca.layout import Layout
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op, Status
+
+WQ_TYPE_LINKED_LIST = 0
+RMP_STATE_READY = 1
+XRC_SRQ_STATE_GOOD = 0
+XRC_SRQ_STATE_ERROR = 1
+MIN_LOG_STRIDE = 5
+MAX_LOG_STRIDE = 12
+MODIFY_LWM = 1
+
+
+@command(Op.CREATE_RMP, cmd.CreateRmpIn)
+def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
+    """A receive memory pool: the SRQ of reliable and datagram QPs."""
+    context = request.view.ctx
+    wq = context.wq
+    if context.state != RMP_STATE_READY:
+        refuse(Status.BAD_PARAM, "rmpc.state: a pool is created ready (1)")
+    if wq.wq_type != WQ_TYPE_LINKED_LIST or context.basic_cyclic_rcv_wqe:
+        refuse(Status.BAD_PARAM, "wq.wq_type: a pool is a linked list")
+    if wq.wq_umem_valid or wq.dbr_umem_valid or wq.wq_signature:
+        refuse(Status.BAD_PARAM, "wq: user memory objects and signatures are not advertised")
+    _check_shape(hca, wq.log_wq_sz, wq.log_wq_stride, wq.pd)
+    # A pool's page offset has 5 bits; its unit is that of every queue, a 64th of the page.
+    buffer = queue_buffer(request.tail, wq.log_wq_pg_sz, wq.page_offset, 1 << (wq.log_wq_sz + wq.log_wq_stride))
+    srq = Srq(
+        uid=request.uid,
+        kind=SRQ_RMP,
+        buffer=buffer,
+        log_size=wq.log_wq_sz,
+        log_stride=wq.log_wq_stride,
+        dbr_addr=wq.dbr_addr,
+        pd=wq.pd,
+        limit=wq.lwm,
+        context=context.to_bytes(),
+    )
+    out = cmd.CreateRmpOut()
+    out.rmpn = _register(hca, srq)
+    return out
+
+
+@command(Op.MODIFY_RMP, cmd.ModifyRmpIn)
+def modify_rmp(hca: Hca, request: Command[cmd.ModifyRmpIn]) -> bytes:
+    """Arm the limit of a pool."""
+    srq = find_srq(hca, request.view.rmpn, SRQ_RMP)
+    bitmask = int.from_bytes(request.view.bitmask.to_bytes(), "big")
+    if bitmask & ~MODIFY_LWM:
+        refuse(Status.BAD_PARAM, "bitmask: only the limit can be modified")
+    if request.view.rmp_state != RMP_STATE_READY:
+        refuse(Status.BAD_PARAM, "rmp_state: must be the pool's state, ready (1)")
+    if bitmask & MODIFY_LWM:
+        arm_limit(hca, srq, request.view.ctx.wq.lwm)
+    return bytes(16)
+
+
+@command(Op.QUERY_RMP, cmd.QueryRmpIn, cmd.QueryRmpOut.SIZE)
+def query_rmp(hca: Hca, request: Command[cmd.QueryRmpIn]) -> Layout:
+    """Context of a pool with its live limit."""
+    srq = find_srq(hca, request.view.rmpn, SRQ_RMP)
+    out = cmd.QueryRmpOut()
+    out.rmp_context = type(out.rmp_context).from_bytes(srq.context)
+    out.rmp_context.wq.lwm = srq.limit
+    out.rmp_context.wq.hw_counter = srq.consumed
+    return out
+
+
+@command(Op.DESTROY_RMP, cmd.DestroyRmpIn)
+def destroy_rmp(hca: Hca, request: Command[cmd.DestroyRmpIn]) -> bytes:
+    """End a pool."""
+    _destroy(hca, find_srq(hca, request.view.rmpn, SRQ_RMP))
+    return bytes(16)
+
+
+@command(Op.CREATE_XRC_SRQ, cmd.CreateXrcSrqIn)
+def create_xrc_srq(hca: Hca, request: Command[cmd.CreateXrcSrqIn]) -> Layout:
+    """An SRQ of an XRC domain, with a CQ of its own."""
+    context = request.view.xrc_srq_context_entry
+    log_stride = context.log_rq_stride + 4
+    if request.view.xrc_srq_umem_valid or context.dbr_umem_valid or context.wq_signature:
+        refuse(Status.BAD_PARAM, "xrc_srqc: user memory objects and signatures are not advertised")
+    if context.basic_cyclic_rcv_wqe:
+        refuse(Status.BAD_PARAM, "basic_cyclic_rcv_wqe: an SRQ is a linked list")
+    _check_shape(hca, context.log_xrc_srq_size, log_stride, context.pd)
+    xrcd = hca.xrcds.get(context.xrcd)
+    if xrcd is None:
+        refuse(Status.BAD_RES, "xrc_srqc.xrcd: no such XRC domain")
+    cq = find_cq(hca, context.cqn)
+    srq = Srq(
+        uid=request.uid,
+        kind=SRQ_XRC,
+        buffer=queue_buffer(
+            request.tail,
+            context.log_page_size,
+            context.page_offset,
+            1 << (context.log_xrc_srq_size + log_stride),
+        ),
+        log_size=context.log_xrc_srq_size,
+        log_stride=log_stride,
+        dbr_addr=context.db_record_addr_h << 32 | context.db_record_addr_l << 2,
+        pd=context.pd,
+        cq=cq,
+        xrcd=context.xrcd,
+        user_index=context.user_index,
+        limit=context.lwm,
+        context=context.to_bytes(),
+    )
+    out = cmd.CreateXrcSrqOut()
+    out.xrc_srqn = _register(hca, srq)
+    xrcd.refs += 1
+    cq.refs += 1
+    return out
+
+
+@command(Op.ARM_XRC_SRQ, cmd.ArmXrcSrqIn)
+def arm_xrc_srq(hca: Hca, request: Command[cmd.ArmXrcSrqIn]) -> bytes:
+    """Arm the limit of an XRC SRQ (op_mod 1)."""
+    if request.op_mod != 1:
+        refuse(Status.BAD_PARAM, "op_mod: 1 arms an XRC SRQ")
+    arm_limit(hca, find_srq(hca, request.view.xrc_srqn, SRQ_XRC), request.view.lwm)
+    return bytes(16)
+
+
+@command(Op.QUERY_XRC_SRQ, cmd.QueryXrcSrqIn, cmd.QueryXrcSrqOut.SIZE)
+def query_xrc_srq(hca: Hca, request: Command[cmd.QueryXrcSrqIn]) -> Layout:
+    """Context of an XRC SRQ with its live limit and state."""
+    srq = find_srq(hca, request.view.xrc_srqn, SRQ_XRC)
+    out = cmd.QueryXrcSrqOut()
+    context = type(out.xrc_srq_context_entry).from_bytes(srq.context)
+    context.state = XRC_SRQ_STATE_ERROR if srq.failed else XRC_SRQ_STATE_GOOD
+    context.lwm = srq.limit
+    out.xrc_srq_context_entry = context
+    return out
+
+
+@command(Op.DESTROY_XRC_SRQ, cmd.DestroyXrcSrqIn)
+def destroy_xrc_srq(hca: Hca, request: Command[cmd.DestroyXrcSrqIn]) -> bytes:
+    """End an XRC SRQ."""
+    srq = find_srq(hca, request.view.xrc_srqn, SRQ_XRC)
+    _destroy(hca, srq)
+    xrcd = hca.xrcds.get(srq.xrcd)
+    if xrcd is not None:
+        xrcd.refs -= 1
+    if srq.cq is not None:
+        srq.cq.refs -= 1
+    return bytes(16)
+
+
+def arm_limit(hca: Hca, srq: Srq, limit: int) -> None:
+    """Set the limit; it fires at the first receive that finds fewer WQEs."""
+    if limit >= 1 << srq.log_size:
+        refuse(Status.BAD_PARAM, "lwm: the limit is not below the queue's size")
+    srq.limit = limit
+
+
+def find_srq(hca: Hca, number: int, kind: int) -> Srq:
+    """The SRQ of this kind with this number, or refuse."""
+    srq = hca.srqs.get(number)
+    if srq is None or srq.kind != kind:
+        refuse(Status.BAD_RES, "srq: no such object of this kind")
+    return srq
+
+
+def _check_shape(hca: Hca, log_size: int, log_stride: int, pdn: int) -> None:
+    if log_size > hca.capabilities.general.log_max_srq_sz:
+        refuse(Status.LIM_ERR, "srq size exceeds log_max_srq_sz")
+    if not MIN_LOG_STRIDE <= log_stride <= MAX_LOG_STRIDE:
+        refuse(Status.BAD_PARAM, "srq stride: a linked list WQE takes 32 to 4096 bytes")
+    if hca.pds.get(pdn) is None:
+        refuse(Status.BAD_RES, "srq pd: no such protection domain")
+
+
+def _register(hca: Hca, srq: Srq) -> int:
+    number = allocate(hca.srqs, srq)  # type: ignore[arg-type]
+    pd = hca.pds.get(srq.pd)
+    assert pd is not None
+    pd.refs += 1
+    return number
+
+
+def _destroy(hca: Hca, srq: Srq) -> None:
+    if srq.refs:
+        refuse(Status.BAD_RES_STATE, "srq: still in use")
+    hca.srqs.remove(srq)
+    pd = hca.pds.get(srq.pd)
+    if pd is not None:
+        pd.refs -= 1

@@ -1,0 +1,116 @@
+"""The main loop of the program, one step at a time: an event or a due timer in, ordered effects out."""
+
+from collections.abc import Mapping
+
+from firmware import commands
+from firmware.agents import Agents
+from firmware.hca import EVENT_COMMAND, Hca
+from firmware.queues import cq_doorbell, eq_doorbell, post_event
+from firmware.transport import engine
+from vhca.hw.effects import CommandDone, Effects, Loopback
+from vhca.hw.events import (
+    CommandPosted,
+    CqDoorbell,
+    EqDoorbell,
+    Event,
+    InterfaceChange,
+    LinkChange,
+    PacketIn,
+    Reset,
+    SqDoorbell,
+)
+from vhca.hw.hardware import Hardware
+
+
+class Kernel:
+    """One card's firmware; see :class:`vhca.hw.hardware.Firmware`."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hca = Hca(hardware)
+        self.hca.agents = Agents(self.hca)
+
+    def handle(self, event: Event, now_ns: int, out: Effects) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        hca = self.hca
+        hca.now_ns = now_ns
+        hca.out = out
+        kind = type(event)
+        if kind is PacketIn:
+            engine.packet_in(hca, event.port, event.packet)  # type: ignore[union-attr]
+        elif kind is SqDoorbell:
+            self._sq_doorbell(event)  # type: ignore[arg-type]
+        elif kind is CqDoorbell:
+            self._cq_doorbell(event)  # type: ignore[arg-type]
+        elif kind is EqDoorbell:
+            self._eq_doorbell(event)  # type: ignore[arg-type]
+        elif kind is CommandPosted:
+            self._command(event)  # type: ignore[arg-type]
+        elif kind is LinkChange:
+            hca.agents.link_change(event.port, event.up)  # type: ignore[union-attr]
+        elif kind is InterfaceChange:
+            hca.note("interface", state=event.state)  # type: ignore[union-attr]
+        elif kind is Reset:
+            hca.note("reset", reason=event.reason)  # type: ignore[union-attr]
+            hca.reset_state()
+        self._emit_loopback()
+
+    def next_deadline(self) -> int | None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.hca.timers.next_deadline()
+
+    def on_timer(self, now_ns: int, out: Effects) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        hca = self.hca
+        hca.now_ns = now_ns
+        hca.out = out
+        hca.timers.run(now_ns)
+        self._emit_loopback()
+
+    def counters(self) -> Mapping[str, int]:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.hca.count
+
+    def objects(self) -> Mapping[str, int]:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.hca.objects()
+
+    def _command(self, event: CommandPosted) -> None:
+        """Run a command; its completion is an EQE if the command EQ was there before and still is (bring-up order)."""
+        hca = self.hca
+        before = hca.command_eq()
+        output = commands.execute(hca, event.data, event.out_size)
+        hca.out.append(CommandDone(event.slot, output))
+        if before is not None and hca.command_eq() is before:
+            post_event(hca, EVENT_COMMAND, 0, 0, (1 << event.slot).to_bytes(4, "big"))
+
+    def _sq_doorbell(self, event: SqDoorbell) -> None:
+        hca = self.hca
+        qp = hca.qps.get(event.qpn_ds >> 8)
+        if qp is None or hca.uars.get(event.uar) is None:
+            hca.count["sq_doorbell_unknown"] += 1
+            return
+        hca.count["sq_doorbells"] += 1
+        engine.doorbell(hca, qp)
+
+    def _cq_doorbell(self, event: CqDoorbell) -> None:
+        hca = self.hca
+        cq = hca.cqs.get(event.cqn & 0xFFFFFF)
+        if cq is None or hca.uars.get(event.uar) is None:
+            hca.count["cq_doorbell_unknown"] += 1
+            return
+        cq_doorbell(hca, cq, event.sn_cmd_ci)
+
+    def _eq_doorbell(self, event: EqDoorbell) -> None:
+        hca = self.hca
+        eq = hca.eqs.get(event.eqn)
+        if eq is None or hca.uars.get(event.uar) is None:
+            hca.count["eq_doorbell_unknown"] += 1
+            return
+        eq_doorbell(hca, eq, event.consumer_index, event.arm)
+
+    def _emit_loopback(self) -> None:
+        """Packets of this card to itself come back as events, after this step's effects are carried out."""
+        hca = self.hca
+        while hca.loopback:
+            port, packet = hca.loopback.popleft()
+            hca.out.append(Loopback(port, packet))

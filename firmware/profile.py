@@ -1,0 +1,70 @@
+"""The capability store: what this card can do, and what the driver chose of it.
+
+Groups are those of QUERY_HCA_CAP (``op_mod >> 1``). A group that the general capabilities do not announce is not
+answered. SET_HCA_CAP may only choose what the maximum allows; fields that the card does not let the driver change keep
+their value.
+"""
+
+from firmware.capabilities import CAPS_ATOMIC, CAPS_GENERAL
+from vhca.layout import Layout
+from vhca.wire.connectx.caps import AtomicCaps, CmdHcaCap
+
+GROUP_GENERAL = 0
+GROUP_ATOMIC = 3
+BLOCK_BYTES = 4096
+
+# Fields of the general group that SET_HCA_CAP may change.
+SETTABLE = ("pkey_table_size", "log_max_qp", "cmdif_checksum", "uar_4k", "log_uar_page_sz", "cache_line_128byte")
+
+
+class Capabilities:
+    """Maximum and current values of every group."""
+
+    def __init__(self, changes: dict[str, int] | None = None) -> None:
+        self._general_max = CmdHcaCap()
+        for name, value in {**CAPS_GENERAL, **(changes or {})}.items():
+            setattr(self._general_max, name, value)
+        self._atomic_max = AtomicCaps()
+        for name, value in CAPS_ATOMIC.items():
+            setattr(self._atomic_max, name, value)
+        self.restore()
+
+    def restore(self) -> None:
+        """Current values as after power-up."""
+        self.general = CmdHcaCap.from_bytes(self._general_max.to_bytes())
+        self.atomic = AtomicCaps.from_bytes(self._atomic_max.to_bytes())
+
+    def query(self, group: int, current: bool) -> bytes | None:
+        """A group's block of 4096 bytes; None if it is not advertised."""
+        view: Layout
+        if group == GROUP_GENERAL:
+            view = self.general if current else self._general_max
+        elif group == GROUP_ATOMIC and self._general_max.atomic:
+            view = self.atomic if current else self._atomic_max
+        else:
+            return None
+        return view.to_bytes().ljust(BLOCK_BYTES, b"\0")
+
+    def set(self, group: int, block: bytes) -> str:
+        """Take the driver's choice over; returns why it is refused, or an empty string."""
+        if group == GROUP_GENERAL:
+            return self._set_general(CmdHcaCap.from_bytes(block))
+        if group == GROUP_ATOMIC and self._general_max.atomic:
+            wanted = AtomicCaps.from_bytes(block)
+            mode = wanted.atomic_req_8B_endianness_mode
+            if mode not in (0, 1):
+                return "atomic_req_8B_endianness_mode: 0 or 1"
+            self.atomic.atomic_req_8B_endianness_mode = mode
+            return ""
+        return "op_mod: this capability group cannot be set"
+
+    def _set_general(self, wanted: CmdHcaCap) -> str:
+        if wanted.log_max_qp > self._general_max.log_max_qp:
+            return "log_max_qp: more than the maximum"
+        if wanted.pkey_table_size > 5:
+            return "pkey_table_size: no such size"
+        if wanted.log_uar_page_sz or wanted.uar_4k:
+            return "log_uar_page_sz: doorbell pages have 4 KiB"
+        for name in SETTABLE:
+            setattr(self.general, name, getattr(wanted, name))
+        return ""

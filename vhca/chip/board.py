@@ -1,0 +1,214 @@
+"""The board: joins host interface, command queue, registers, firmware, cable and clock of one card.
+
+It is the only place where effects are carried out, in the order in which the firmware listed them, before the next
+event is handed over. A failure of the firmware itself stops this card only: its trace ring is written to the log and
+its health registers tell the host.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from vhca.chip.bar0 import Bar0
+from vhca.chip.command_queue import CommandQueue
+from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
+from vhca.hw.effects import CommandDone, DmaWrite, Effects, EntryWrite, Loopback, RaiseIrq, RegisterSet, Transmit
+from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, PacketIn, Reset
+from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, TraceSink
+from vhca.hw.memory import DmaError, Memory
+from vhca.sim.clock import Clock
+from vhca.wire.packet import Packet
+
+log = logging.getLogger(__name__)
+
+TRACE_RING_LINES = 2000
+SYNDROME_ASSERT = 0x1
+RECOVERY_REQUIRED = 0x80
+
+
+class Cable(Protocol):
+    """Where a port's packets go."""
+
+    def send(self, packet: Packet) -> None:
+        """Put a packet or burst on the wire."""
+        ...
+
+
+class _Socket:
+    """What the firmware gets to see of this board."""
+
+    __slots__ = ("info", "memory", "trace")
+
+    def __init__(self, memory: Memory, info: BoardInfo, trace: TraceSink) -> None:
+        self.memory = memory
+        self.info = info
+        self.trace: TraceSink | None = trace
+
+
+class Board:
+    """One card. `memory` is its DMA engine, `raise_irq(vector)` its MSI-X, `defer` runs a call after what is under way.
+
+    Cables are plugged in with :meth:`plug`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        info: BoardInfo,
+        image: FirmwareImage,
+        memory: Memory,
+        clock: Clock,
+        raise_irq: Callable[[int], None],
+        defer: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.name = name
+        self.info = info
+        self.count: Counter[str] = Counter()
+        self.dead = False
+        self.log = logging.getLogger(f"vhca.hca.{name}")
+        self.ring: deque[str] = deque(maxlen=TRACE_RING_LINES)
+        self._memory = memory
+        self._clock = clock
+        self._raise_irq = raise_irq
+        self._defer = defer
+        self._cables: dict[int, Cable] = {}
+        self._commands = CommandQueue(memory, LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE)
+        self.segment = InitSegment(
+            info,
+            clock,
+            on_queue_address=self._set_queue_address,
+            on_interface=lambda state: self.event(InterfaceChange(state)),
+            on_doorbell=self._command_doorbell,
+        )
+        self.bar0 = Bar0(self.segment, info.first_free_uar, self.event)
+        self.firmware: Firmware = image.power_up(_Socket(memory, info, self._trace))
+
+    # ---- the outside ----
+
+    def plug(self, port: int, cable: Cable) -> None:
+        """Connect `port` (1-based) to a cable."""
+        self._cables[port] = cable
+
+    def packet_in(self, port: int, packet: Packet) -> None:
+        """A packet or burst arrived at `port`."""
+        self.event(PacketIn(port, packet))
+
+    def link_change(self, port: int, up: bool) -> None:
+        """The physical link of `port` went up or down."""
+        self.event(LinkChange(port, up))
+
+    def reset(self, reason: str) -> None:
+        """Power cycle, function level reset or loss of the host."""
+        self.log.info("reset: %s", reason)
+        self.dead = False
+        self.segment.reset()
+        self.bar0.reset()
+        self._commands.reset()
+        self.count["resets"] += 1
+        self.event(Reset(reason))
+
+    def next_deadline(self) -> int | None:
+        """See :class:`vhca.sim.loop.TimerSource`."""
+        return None if self.dead else self.firmware.next_deadline()
+
+    def run_timers(self, now_ns: int) -> None:
+        """See :class:`vhca.sim.loop.TimerSource`."""
+        if self.dead:
+            return
+        effects: Effects = []
+        try:
+            self.firmware.on_timer(now_ns, effects)
+        except Exception:
+            self._die()
+        self.execute(effects)
+
+    def counters(self) -> dict[str, int]:
+        """Counters of board and firmware by name."""
+        merged = Counter(self.count)
+        merged.update(self.firmware.counters())
+        merged["commands_malformed"] += self._commands.malformed
+        merged["bar_writes_ignored"] += self.bar0.ignored_writes + self.segment.ignored_writes
+        return dict(merged)
+
+    def objects(self) -> dict[str, int]:
+        """Live objects by kind: the ledger."""
+        return dict(self.firmware.objects())
+
+    # ---- events and effects ----
+
+    def event(self, event: Event) -> None:
+        """Hand one event to the firmware and carry out what it answers."""
+        if self.dead:
+            self.count["events_after_death"] += 1
+            return
+        effects: Effects = []
+        try:
+            self.firmware.handle(event, self._clock.now_ns(), effects)
+        except Exception:
+            self._die()
+        self.execute(effects)
+
+    def execute(self, effects: Effects) -> None:
+        """Carry out effects in order."""
+        memory = self._memory
+        for effect in effects:
+            kind = type(effect)
+            try:
+                if kind is DmaWrite:
+                    memory.write(effect.addr, effect.data)  # type: ignore[union-attr]
+                elif kind is EntryWrite:
+                    entry: EntryWrite = effect  # type: ignore[assignment]
+                    data = entry.data
+                    memory.write(entry.addr, data[:-8])
+                    memory.write(entry.addr + len(data) - 8, data[-8:])
+                elif kind is Transmit:
+                    self._transmit(effect)  # type: ignore[arg-type]
+                elif kind is Loopback:
+                    back: Loopback = effect  # type: ignore[assignment]
+                    self._defer(lambda back=back: self.packet_in(back.port, back.packet))  # type: ignore[misc]
+                elif kind is RaiseIrq:
+                    self._raise_irq(effect.vector)  # type: ignore[union-attr]
+                elif kind is CommandDone:
+                    done: CommandDone = effect  # type: ignore[assignment]
+                    self._commands.complete(done.slot, done.output, done.delivery_status)
+                elif kind is RegisterSet:
+                    self.segment.set_register(effect.name, effect.value)  # type: ignore[union-attr]
+            except DmaError as error:
+                self.count["dma_write_errors"] += 1
+                self._trace("dma_error", {"why": str(error)})
+
+    def _transmit(self, effect: Transmit) -> None:
+        cable = self._cables.get(effect.port)
+        if cable is None:
+            self.count["transmit_no_cable"] += 1
+        else:
+            cable.send(effect.packet)
+
+    def _set_queue_address(self, address: int) -> None:
+        self._commands.reset()
+        self._commands.address = address
+
+    def _command_doorbell(self, mask: int) -> None:
+        for slot in range(1 << LOG_COMMAND_SLOTS):
+            if mask >> slot & 1:
+                fetched = self._commands.fetch(slot)
+                if fetched is not None:
+                    self.event(CommandPosted(slot, *fetched))
+
+    def _trace(self, what: str, details: Mapping[str, object]) -> None:
+        now = self._clock.now_ns()
+        line = f"{now / 1e9:14.6f} {what:<8} " + " ".join(f"{key}={value}" for key, value in details.items())
+        self.ring.append(line)
+        self.log.debug("%s", line)
+
+    def _die(self) -> None:
+        """The firmware failed: stop this card, keep the others, leave evidence."""
+        self.dead = True
+        self.count["firmware_failures"] += 1
+        log.exception("the firmware of %s failed; the card is stopped. Last trace lines:", self.name)
+        for line in list(self.ring)[-40:]:
+            log.error("  %s", line)
+        self.segment.set_register("health_synd", SYNDROME_ASSERT)
+        self.segment.set_register("health_rfr_severity", RECOVERY_REQUIRED)
+        self.segment.freeze()

@@ -1,0 +1,164 @@
+"""The command queue: entries and mailbox chains in guest memory become command bytes, and outputs go back.
+
+Assumes nothing about the guest: every pointer, number and length is checked, each block is copied once, and the
+addresses of the output chain are taken when the command is fetched. A malformed entry is answered with the delivery
+status the PRM names for it.
+"""
+
+import logging
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from vhca.hw.memory import DmaError, Memory
+
+log = logging.getLogger(__name__)
+
+ENTRY_BYTES: Final = 64
+INLINE_BYTES: Final = 16
+BLOCK_DATA_BYTES: Final = 512
+BLOCK_BYTES: Final = 576
+MAX_MESSAGE_BYTES: Final = 16 << 20
+TYPE_PCIE: Final = 7
+
+# Delivery status (byte 0x3f >> 1)
+OK: Final = 0
+TOKEN_ERROR: Final = 2
+BLOCK_NUMBER_ERROR: Final = 3
+OUTPUT_POINTER_ERROR: Final = 4
+INPUT_POINTER_ERROR: Final = 5
+INPUT_LENGTH_ERROR: Final = 7
+OUTPUT_LENGTH_ERROR: Final = 8
+DESCRIPTOR_ERROR: Final = 0x10
+
+_ENTRY = struct.Struct(">B3xIQ16s16xQIBBxB")
+# After 512 bytes of data: 48 reserved, next pointer, block number, reserved, token, two signatures
+_BLOCK_TAIL = struct.Struct(">QIxBBB")
+_TAIL_OFFSET: Final = 0x230
+
+
+@dataclass(slots=True)
+class Pending:
+    """A fetched command: where its output goes. `blocks` are bus addresses of the output mailbox blocks."""
+
+    entry_addr: int
+    out_size: int
+    blocks: list[int]
+
+
+class DeliveryError(Exception):
+    """The entry or a mailbox is malformed; `status` is the delivery status."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class CommandQueue:
+    """One card's command queue; the address comes from the init segment, sizes are this chip's constants."""
+
+    def __init__(self, memory: Memory, log_entries: int, log_stride: int) -> None:
+        self._memory = memory
+        self._log_entries = log_entries
+        self._log_stride = log_stride
+        self.address = 0
+        self.pending: dict[int, Pending] = {}
+        self.malformed = 0
+        self.not_owned = 0
+
+    def reset(self) -> None:
+        """Forget the address and everything under way."""
+        self.address = 0
+        self.pending.clear()
+
+    def fetch(self, slot: int) -> tuple[bytes, int] | None:
+        """Copy the command in `slot`: its input and the size of its output buffer.
+
+        None if the slot holds no command for the device, or a malformed one, which is answered here.
+        """
+        if not self.address or slot >= 1 << self._log_entries or slot in self.pending:
+            self.not_owned += 1
+            return None
+        addr = self.address + (slot << self._log_stride)
+        try:
+            raw = self._memory.read(addr, ENTRY_BYTES)
+        except DmaError as error:
+            log.warning("command slot %d: %s", slot, error)
+            self.malformed += 1
+            return None
+        if not raw[0x3F] & 1:
+            self.not_owned += 1
+            return None
+        try:
+            return self._fetch(slot, addr, raw)
+        except (DeliveryError, DmaError) as error:
+            self.malformed += 1
+            status = error.status if isinstance(error, DeliveryError) else INPUT_POINTER_ERROR
+            log.warning("command slot %d refused with delivery status %d: %s", slot, status, error)
+            self._write(addr + 0x3F, bytes((status << 1,)))
+            return None
+
+    def _fetch(self, slot: int, addr: int, raw: bytes) -> tuple[bytes, int]:
+        kind, in_size, in_pointer, inline, out_pointer, out_size, token, _, _ = _ENTRY.unpack(raw)
+        if kind != TYPE_PCIE:
+            raise DeliveryError(DESCRIPTOR_ERROR, f"transport type {kind:#x}, not {TYPE_PCIE:#x}")
+        if not 8 <= in_size <= MAX_MESSAGE_BYTES:
+            raise DeliveryError(INPUT_LENGTH_ERROR, f"input length {in_size}")
+        if not 8 <= out_size <= MAX_MESSAGE_BYTES:
+            raise DeliveryError(OUTPUT_LENGTH_ERROR, f"output length {out_size}")
+        parts = [inline[: min(in_size, INLINE_BYTES)]]
+        left = in_size - INLINE_BYTES
+        pointer, number = in_pointer, 0
+        while left > 0:
+            block = self._read_block(pointer, INPUT_POINTER_ERROR)
+            pointer = self._check_tail(block, number, token)
+            parts.append(block[: min(left, BLOCK_DATA_BYTES)])
+            left -= BLOCK_DATA_BYTES
+            number += 1
+        blocks = self._output_chain(out_pointer, out_size, token)
+        self.pending[slot] = Pending(addr, out_size, blocks)
+        return b"".join(parts), out_size
+
+    def _output_chain(self, pointer: int, out_size: int, token: int) -> list[int]:
+        blocks: list[int] = []
+        for number in range(-(-(out_size - INLINE_BYTES) // BLOCK_DATA_BYTES)):
+            if pointer & 0x1FF or not pointer:
+                raise DeliveryError(OUTPUT_POINTER_ERROR, f"output mailbox at {pointer:#x}")
+            blocks.append(pointer)
+            tail = self._memory.read(pointer + _TAIL_OFFSET, BLOCK_BYTES - _TAIL_OFFSET)
+            pointer = self._check_tail(bytes(_TAIL_OFFSET) + tail, number, token)
+        return blocks
+
+    def _read_block(self, pointer: int, status: int) -> bytes:
+        if pointer & 0x1FF or not pointer:
+            raise DeliveryError(status, f"mailbox at {pointer:#x}")
+        return self._memory.read(pointer, BLOCK_BYTES)
+
+    def _check_tail(self, block: bytes, number: int, token: int) -> int:
+        """Check a block's number and token; return its next pointer."""
+        next_pointer, block_number, block_token, _, _ = _BLOCK_TAIL.unpack_from(block, _TAIL_OFFSET)
+        if block_number != number:
+            raise DeliveryError(BLOCK_NUMBER_ERROR, f"mailbox block {block_number} where {number} belongs")
+        if block_token != token:
+            raise DeliveryError(TOKEN_ERROR, f"mailbox token {block_token:#x}, entry token {token:#x}")
+        return int(next_pointer)
+
+    def complete(self, slot: int, output: bytes, delivery_status: int) -> None:
+        """Write the output of the command in `slot`, then hand the entry back; unknown slots are an error of ours."""
+        pending = self.pending.pop(slot, None)
+        if pending is None:
+            log.error("completion of command slot %d, which is not under way", slot)
+            return
+        output = output[: pending.out_size].ljust(pending.out_size, b"\0")
+        self._write(pending.entry_addr + 0x20, output[:INLINE_BYTES])
+        at = INLINE_BYTES
+        for block in pending.blocks:
+            self._write(block, output[at : at + BLOCK_DATA_BYTES])
+            at += BLOCK_DATA_BYTES
+        self._write(pending.entry_addr + 0x3F, bytes((delivery_status << 1,)))
+
+    def _write(self, addr: int, data: bytes) -> None:
+        try:
+            self._memory.write(addr, data)
+        except DmaError as error:
+            log.warning("command output lost: %s", error)
