@@ -1,0 +1,258 @@
+"""QEMU's qtest: a machine without a running CPU, whose port, memory and PCI accesses a test makes one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vhca.vfio_user.server import SelectLoop, Server
+
+ANSWER_TIMEOUT_S = 30.0
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class QemuProgram:
+    """How to start QEMU: the first arguments of its command line, and what to add to the environment."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def find_qemu() -> QemuProgram | str:
+    """Return a QEMU with the vfio-user client, or the reason why there is none. Downloads nothing."""
+    own = os.environ.get("VHCA_QEMU") or "qemu-system-x86_64"
+    program = shutil.which(own)
+    candidates = [] if program is None else [QemuProgram((program,))]
+    for candidate in candidates:
+        if _has_client(candidate):
+            return candidate
+    return "no QEMU >= 10.1.1"
+
+
+def _has_client(qemu: QemuProgram) -> bool:
+    done = subprocess.run(
+        [*qemu.command, "-device", "help"],
+        env={**os.environ, **qemu.environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return '"vfio-user-pci"' in done.stdout
+
+
+class ServerThread:
+    """A server in a loop of its own, so that the test can wait for QEMU, and QEMU for the server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._loop = SelectLoop()
+        self._stop_r, self._stop_w = socket.socketpair()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> ServerThread:
+        self.server.start(self._loop)
+        self._loop.add_reader(self._stop_r, self._stop)
+        self._thread.start()
+        return self
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._loop.run_once()
+        self.server.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop_w.send(b"x")
+        self._thread.join(10)
+        assert not self._thread.is_alive(), "the server's thread hangs"
+        self._loop.close()
+        self._stop_r.close()
+        self._stop_w.close()
+
+
+class Qtest:
+    """One QEMU under qtest, with its QMP monitor."""
+
+    def __init__(self, program: QemuProgram, folder: Path, arguments: Sequence[str]) -> None:
+        listeners = [_listen(folder / name) for name in ("qtest", "qmp")]
+        self._log = (folder / "qemu.log").open("w+")
+        self.process = subprocess.Popen(
+            [
+                *program.command,
+                *("-display", "none", "-nodefaults", "-accel", "qtest"),
+                *("-qtest", f"unix:{folder}/qtest"),
+                *("-chardev", f"socket,id=qmp,path={folder}/qmp", "-mon", "chardev=qmp,mode=control"),
+                *arguments,
+            ],
+            env={**os.environ, **program.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            self._files = [_accept(listener, self.process).makefile("rw") for listener in listeners]
+            self._qtest, self._qmp = self._files
+            self._read_qmp()
+            self.qmp("qmp_capabilities")
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> Qtest:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End QEMU if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        for file in getattr(self, "_files", []):
+            with contextlib.suppress(OSError):
+                file.close()
+        self._log.close()
+
+    def log(self) -> str:
+        """What QEMU has printed."""
+        return Path(self._log.name).read_text()
+
+    def wait(self) -> int:
+        """Wait for QEMU's end and return its status, negative for a signal."""
+        return self.process.wait(ANSWER_TIMEOUT_S)
+
+    # --- qtest ---------------------------------------------------------------------------------------
+
+    def command(self, text: str) -> list[str]:
+        """Send one qtest command and return the words of its answer after OK."""
+        self._qtest.write(text + "\n")
+        self._qtest.flush()
+        while True:
+            line = self._qtest.readline()
+            if not line:
+                raise EOFError(f"QEMU is gone after {text!r}:\n{self.log()}")
+            words = line.split()
+            # an interrupt of the machine may be reported in between
+            if words[0] == "OK":
+                return words[1:]
+            assert words[0] == "IRQ", line
+
+    def _value(self, text: str) -> int:
+        return int(self.command(text)[0], 16)
+
+    def read(self, address: int, size: int) -> int:
+        """Read 1, 2, 4 or 8 bytes of guest memory or a BAR."""
+        return self._value(f"read{'bwlq'[size.bit_length() - 1]} {address:#x}")
+
+    def write(self, address: int, size: int, value: int) -> None:
+        """Write 1, 2, 4 or 8 bytes of guest memory or a BAR."""
+        self.command(f"write{'bwlq'[size.bit_length() - 1]} {address:#x} {value:#x}")
+
+    def read_bytes(self, address: int, size: int) -> bytes:
+        """Read guest memory."""
+        return bytes.fromhex(self.command(f"read {address:#x} {size:#x}")[0][2:])
+
+    def write_bytes(self, address: int, data: bytes) -> None:
+        """Write guest memory."""
+        self.command(f"write {address:#x} {len(data):#x} 0x{data.hex()}")
+
+    def config_read(self, bus: int, slot: int, offset: int, size: int) -> int:
+        """Read a PCI configuration register through ports cf8 and cfc."""
+        self._config_address(bus, slot, offset)
+        return self._value(f"in{'bwl'[size.bit_length() - 1]} {0xCFC + offset % 4:#x}")
+
+    def config_write(self, bus: int, slot: int, offset: int, size: int, value: int) -> None:
+        """Write a PCI configuration register through ports cf8 and cfc."""
+        self._config_address(bus, slot, offset)
+        self.command(f"out{'bwl'[size.bit_length() - 1]} {0xCFC + offset % 4:#x} {value:#x}")
+
+    def _config_address(self, bus: int, slot: int, offset: int) -> None:
+        assert offset < 256
+        self.command(f"outl 0xcf8 {0x80000000 | bus << 16 | slot << 11 | (offset & 0xFC):#x}")
+
+    # --- QMP -----------------------------------------------------------------------------------------
+
+    def _read_qmp(self) -> dict[str, Any]:
+        line = self._qmp.readline()
+        if not line:
+            raise EOFError(f"QEMU is gone:\n{self.log()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def qmp(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Run a QMP command and return its answer: a dict with ``return`` or ``error``."""
+        self._qmp.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+        self._qmp.flush()
+        while True:
+            answer = self._read_qmp()
+            if "event" not in answer:
+                return answer
+
+
+def machine(*, ram: str = "memfd,share=on", size: int = GIB) -> list[str]:
+    """Return the arguments for a q35 with guest RAM of the given backend and an empty root port ``rp1``."""
+    backend, _, options = ram.partition(",")
+    memory = f"memory-backend-{backend},id=m0,size={size}" + (f",{options}" if options else "")
+    return [
+        *("-machine", "q35,memory-backend=m0", "-m", f"{size >> 20}M"),
+        *("-object", memory),
+        *("-device", "pcie-root-port,id=rp1,slot=1,chassis=1,addr=4,pref64-reserve=64M"),
+    ]
+
+
+def client(path: Path, **properties: Any) -> list[str]:
+    """Return the arguments for the device that connects to ``path``."""
+    return ["-device", json.dumps(client_properties(path, **properties))]
+
+
+def client_properties(path: Path, **properties: Any) -> dict[str, Any]:
+    """Return the properties of the device that connects to ``path``."""
+    socket_address = {"type": "unix", "path": str(path)}
+    return {"driver": "vfio-user-pci", "id": "card0", "bus": "rp1", "socket": socket_address, **properties}
+
+
+def _listen(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(str(path))
+    sock.listen(1)
+    return sock
+
+
+def _accept(listener: socket.socket, process: subprocess.Popen[bytes]) -> socket.socket:
+    with listener:
+        listener.settimeout(0.1)
+        for _ in range(int(ANSWER_TIMEOUT_S * 10)):
+            with contextlib.suppress(TimeoutError):
+                sock, _ = listener.accept()
+                sock.settimeout(ANSWER_TIMEOUT_S)
+                return sock
+            if process.poll() is not None:
+                raise EOFError(f"QEMU ended with {process.returncode} before it connected")
+    raise TimeoutError("QEMU did not connect")
+
+
+@contextlib.contextmanager
+def served(server: Server) -> Iterator[Server]:
+    """Run a server in a thread."""
+    with ServerThread(server):
+        yield server

@@ -1,0 +1,315 @@
+"""The cable between slot and card: one connected unix socket, its messages, and the descriptors that belong to them.
+
+Reading: descriptors belong to the message whose header they arrived with, but a large read may span
+many messages. So a read first peeks, which tells (by MSG_CTRUNC) whether descriptors are in what it
+saw: if not, all of it is taken at once; if so, exactly one header is taken with its descriptors.
+
+Writing never blocks for long: a client that does not read its replies is dropped.
+
+While the server waits for the reply to a DMA message it goes on serving the client's commands, since
+the client may need them to be served before it can reply.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import os
+import select
+import socket
+import time
+from collections import Counter
+from typing import Final
+
+from vhca.hw.memory import DmaError
+from vhca.vfio_user import proto
+from vhca.vfio_user.session import Outgoing, Session
+
+CHUNK_SIZE: Final = 64 << 10
+"""Bytes taken from the socket in one read."""
+READS_PER_WAKE: Final = 64
+"""Reads before other users of the loop get their turn."""
+DMA_PIECE_SIZE: Final = 64 << 10
+"""Bytes in one DMA message; QEMU cuts off a longer reply than its socket buffer takes at once."""
+MAX_NESTED_DMA: Final = 8
+"""DMA messages waiting for each other through commands served meanwhile."""
+MAX_LOST_REPLIES: Final = 64
+"""Replies that came too late, or never, before the client is given up."""
+SEND_TIMEOUT_S: Final = 1.0
+
+_FDS_SPACE: Final = socket.CMSG_SPACE(proto.MAX_MSG_FDS * 4)
+_MSG_PEEK: Final = int(socket.MSG_PEEK)
+_MSG_CTRUNC: Final = int(socket.MSG_CTRUNC)
+_POSTED_8: Final = proto.HEADER_SIZE + proto.REGION_ACCESS.size + 8
+
+
+class Connection:
+    """One client's connection; implements :class:`vhca.vfio_user.dma.DmaChannel`.
+
+    :ivar lost: the connection is over; whoever notices calls :meth:`close`.
+    """
+
+    def __init__(self, sock: socket.socket, session: Session, counters: Counter[str], dma_timeout_s: float) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.session = session
+        self.lost = False
+        self._counters = counters
+        self._dma_timeout_s = dma_timeout_s
+        self._buffer = bytearray(proto.MAX_MESSAGE_SIZE + CHUNK_SIZE)
+        self._view = memoryview(self._buffer)
+        self._chunk = self._view[:CHUNK_SIZE]
+        self._chunks = [self._chunk]
+        # Unhandled bytes are buffer[_pos:_have]; _fds came with the header at _pos.
+        self._pos = 0
+        self._have = 0
+        self._fds: list[int] = []
+        self._fds_bad = False
+        self._next_id = 0
+        self._replies: dict[int, tuple[int, bytes] | None] = {}
+        self._lost_replies: set[int] = set()
+
+    def close(self) -> None:
+        """Close the socket and the descriptors of a message that never became complete."""
+        self.lost = True
+        self._drop_fds()
+        self.sock.close()
+
+    def receive(self) -> bool:
+        """Handle what has arrived; return False once the connection is over."""
+        for _ in range(READS_PER_WAKE):
+            more = not self.lost and self._fill()
+            self._process()
+            if not more:
+                break
+        return not self.lost
+
+    def send(self, message: Outgoing) -> None:
+        """Send one message; a client that is gone, or does not read for a second, loses the connection."""
+        data, fds = memoryview(message.data), message.fds
+        deadline = 0.0
+        while data and not self.lost:
+            try:
+                if fds:
+                    sent = socket.send_fds(self.sock, [data], fds, socket.MSG_NOSIGNAL)
+                else:
+                    sent = self.sock.send(data, socket.MSG_NOSIGNAL)
+                data, fds = data[sent:], ()
+            except BlockingIOError:
+                now = time.monotonic()
+                deadline = deadline or now + SEND_TIMEOUT_S
+                if now >= deadline or not self._wait(select.POLLOUT, deadline - now):
+                    self._counters["client_does_not_read"] += 1
+                    self._lose()
+            except OSError:
+                self._lose()
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def _lose(self) -> None:
+        self.lost = True
+        with contextlib.suppress(OSError):
+            # Makes the socket readable, so that the loop comes to clear up.
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def _fill(self) -> bool:
+        """Read once without blocking; return whether there may be more to read."""
+        if self._pos:
+            rest = self._have - self._pos
+            if rest:
+                self._buffer[:rest] = self._buffer[self._pos : self._have]
+            self._pos, self._have = 0, rest
+        have = self._have
+        if have:
+            chunk = self._view[have : have + CHUNK_SIZE]
+            chunks = [chunk]
+        else:
+            chunk, chunks = self._chunk, self._chunks
+        try:
+            seen, _, flags, _ = self.sock.recvmsg_into(chunks, 0, _MSG_PEEK)
+            if flags & _MSG_CTRUNC:
+                seen = self._take_header() if have < proto.HEADER_SIZE else self._take_body()
+                self._have = have + seen
+                return seen > 0
+            if not seen:
+                self._lose()
+                return False
+            self._have = have + self.sock.recv_into(chunk, seen)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lose()
+            return False
+        return seen == CHUNK_SIZE
+
+    def _take_header(self) -> int:
+        """Read (the rest of) exactly one header, with its descriptors."""
+        have = self._have
+        target = self._view[have : proto.HEADER_SIZE]
+        count, ancillary, flags, _ = self.sock.recvmsg_into([target], _FDS_SPACE, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+                self._fds.extend(fds)
+        if flags & _MSG_CTRUNC or len(self._fds) > proto.MAX_MSG_FDS:
+            self._fds_bad = True
+            self._drop_fds()
+        return count
+
+    def _take_body(self) -> int:
+        """Read up to the end of the message, since descriptors of the next one may be in what was seen.
+
+        Descriptors inside this message's body belong to nothing; the kernel drops them.
+        """
+        size = proto.HEADER.unpack_from(self._buffer)[2]
+        count, _, flags, _ = self.sock.recvmsg_into([self._view[self._have : size]])
+        if flags & _MSG_CTRUNC:
+            self._counters["fds_out_of_place"] += 1
+        return count
+
+    def _drop_fds(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+    # --- messages --------------------------------------------------------------------------------------
+
+    def _process(self) -> None:
+        """Handle every complete message in the buffer, in order."""
+        buffer, session = self._buffer, self.session
+        unpack_header, unpack_write = proto.HEADER.unpack_from, proto.MULTI_ENTRY.unpack_from
+        while not self.lost:
+            # Handlers may come back here through a DMA message: no position is kept over a call.
+            pos = self._pos
+            available = self._have - pos
+            if available < proto.HEADER_SIZE:
+                return
+            message_id, command, size, flags, code = unpack_header(buffer, pos)
+            if size == _POSTED_8 and command == proto.REGION_WRITE and flags == proto.FLAGS_NO_REPLY:
+                if available < size:
+                    return
+                offset, region, count, data = unpack_write(buffer, pos + proto.HEADER_SIZE)
+                if count == 8 and not self._fds and not self._fds_bad:
+                    self._pos = pos + size
+                    session.posted_write(offset, region, data)
+                    if session.closing:
+                        self._lose()
+                    continue
+            try:
+                proto.check_size(size)
+            except proto.ProtocolError as error:
+                self._counters["framing_error"] += 1
+                self.send(Outgoing(proto.error_reply(message_id, command, error.errno)))
+                self._lose()
+                return
+            if available < size:
+                return
+            payload = bytes(self._view[pos + proto.HEADER_SIZE : pos + size])
+            self._pos = pos + size
+            self._dispatch(message_id, command, flags, code, payload)
+
+    def _dispatch(self, message_id: int, command: int, flags: int, code: int, payload: bytes) -> None:
+        fds, self._fds = self._fds, []
+        bad, self._fds_bad = self._fds_bad, False
+        kind = flags & proto.FLAGS_TYPE_MASK
+        if kind == proto.FLAGS_COMMAND and not bad:
+            out = self.session.handle(message_id, command, flags, payload, fds)
+            if out is not None:
+                self.send(out)
+            if self.session.closing:
+                self._lose()
+            return
+        for fd in fds:
+            os.close(fd)
+        if kind == proto.FLAGS_REPLY:
+            self._take_reply(message_id, flags, code, payload)
+            return
+        # An unknown message type, or more descriptors than a message may carry.
+        self._counters["refused"] += 1
+        self.send(Outgoing(proto.error_reply(message_id, command, errno.EINVAL)))
+        if not self.session.negotiated:
+            self._lose()
+
+    def _take_reply(self, message_id: int, flags: int, code: int, payload: bytes) -> None:
+        if message_id in self._replies:
+            failed = bool(flags & proto.FLAGS_ERROR)
+            self._replies[message_id] = ((code or errno.EIO) if failed else 0, payload)
+        elif message_id in self._lost_replies:
+            self._lost_replies.discard(message_id)
+            self._counters["late_reply"] += 1
+        else:
+            # Answering a reply could start an endless exchange.
+            self._counters["unexpected_reply"] += 1
+
+    # --- DMA by message -----------------------------------------------------------------------------------
+
+    def dma_read(self, address: int, size: int) -> bytes:
+        """Read guest memory by DMA_READ messages of at most 64 KiB; raises DmaError."""
+        parts = []
+        limit = min(DMA_PIECE_SIZE, self.session.client.max_data_xfer_size)
+        for at in range(address, address + size, limit):
+            count = min(limit, address + size - at)
+            head = proto.DMA_ACCESS.pack(at, count)
+            answer = self._request(proto.Command.DMA_READ, head, f"DMA_READ of {count} at {at:#x}")
+            if len(answer) != len(head) + count or not answer.startswith(head):
+                raise DmaError(f"DMA_READ of {count} at {at:#x}: malformed reply of {len(answer)} bytes")
+            parts.append(answer[len(head) :])
+        return b"".join(parts)
+
+    def dma_write(self, address: int, data: bytes | bytearray | memoryview) -> None:
+        """Write guest memory by DMA_WRITE messages of at most 64 KiB; raises DmaError."""
+        limit = min(DMA_PIECE_SIZE, self.session.client.max_data_xfer_size)
+        for done in range(0, len(data), limit):
+            piece = bytes(data[done : done + limit])
+            head = proto.DMA_ACCESS.pack(address + done, len(piece))
+            self._request(proto.Command.DMA_WRITE, head + piece, f"DMA_WRITE of {len(piece)} at {address + done:#x}")
+
+    def _request(self, command: int, payload: bytes, what: str) -> bytes:
+        """Send a command to the client and return the payload of its reply."""
+        if self.lost:
+            raise DmaError(f"{what}: the client is gone")
+        if self.session.awaiting_reply:
+            # QEMU holds its big lock while it waits for our reply and so cannot serve DMA messages.
+            self._counters["dma_refused"] += 1
+            raise DmaError(f"{what}: impossible while the client waits for a reply of this device")
+        if len(self._replies) >= MAX_NESTED_DMA:
+            self._counters["dma_refused"] += 1
+            raise DmaError(f"{what}: more than {MAX_NESTED_DMA} DMA messages wait for each other")
+        message_id = self._next_id
+        while message_id in self._replies or message_id in self._lost_replies:
+            message_id = (message_id + 1) & 0xFFFF
+        self._next_id = (message_id + 1) & 0xFFFF
+        self._replies[message_id] = None
+        try:
+            self.send(Outgoing(proto.request(message_id, command, payload)))
+            code, answer = self._await_reply(message_id, what)
+        finally:
+            del self._replies[message_id]
+        if code:
+            raise DmaError(f"{what}: {os.strerror(code)}")
+        return answer
+
+    def _await_reply(self, message_id: int, what: str) -> tuple[int, bytes]:
+        deadline = time.monotonic() + self._dma_timeout_s
+        while True:
+            self._process()
+            reply = self._replies[message_id]
+            if reply is not None:
+                return reply
+            if self.lost:
+                raise DmaError(f"{what}: the client went away")
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not self._wait(select.POLLIN, remaining):
+                self._counters["dma_timeout"] += 1
+                self._lost_replies.add(message_id)
+                if len(self._lost_replies) > MAX_LOST_REPLIES:
+                    self._lose()
+                raise DmaError(f"{what}: no reply within {self._dma_timeout_s} s")
+            self._fill()
+
+    def _wait(self, events: int, timeout_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self.sock, events)
+        return bool(poll.poll(timeout_s * 1000))

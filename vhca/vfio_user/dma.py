@@ -1,0 +1,322 @@
+"""The DMA engine's view of guest memory: bus addresses to mapped files, or to messages where there is no file.
+
+Each DMA_MAP with a descriptor is one window onto a file that the client shares; every file is mapped
+into this process once, as a whole, however many windows there are. A window without a descriptor is
+reached by DMA messages through a channel that the server provides while a client is connected. An
+access may run over the borders of adjacent windows.
+
+A mapped file must not shrink while it is mapped (QEMU seals its memory files against that): the kernel
+has no error return for a store behind the end of a file, it ends the process.
+
+Only the thread of the server's loop may use the table.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from vhca.hw.memory import DmaError
+from vhca.vfio_user.proto import ADDRESS_END, MAX_DMA_MAPS, DmaFlags
+
+MAX_MAP_SIZE: Final = 8 << 40
+"""Bytes in one mapping."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class DmaChannel(Protocol):
+    """Access to guest memory by message, for windows without a file."""
+
+    def dma_read(self, address: int, size: int) -> bytes:
+        """Return ``size`` bytes; raises DmaError."""
+        ...
+
+    def dma_write(self, address: int, data: Buffer) -> None:
+        """Store ``data``; raises DmaError."""
+        ...
+
+
+class _File:
+    """One file of the client's, mapped as a whole; ``windows`` counts the maps that use it."""
+
+    __slots__ = ("key", "memory", "size", "windows")
+
+    def __init__(self, key: tuple[int, int, bool], memory: mmap.mmap, size: int) -> None:
+        self.key = key
+        self.memory = memory
+        self.size = size
+        self.windows = 0
+
+
+class _Window:
+    """One DMA_MAP: guest addresses [start, end); ``base`` is the place of ``start`` in the file."""
+
+    __slots__ = ("base", "end", "file", "memory", "readable", "start", "writable")
+
+    def __init__(self, start: int, end: int, readable: bool, writable: bool, file: _File | None, base: int) -> None:
+        self.start = start
+        self.end = end
+        self.readable = readable
+        self.writable = writable
+        self.file = file
+        self.memory = file.memory if file else None
+        self.base = base
+
+
+# Matches no address: start is above every address.
+_NOWHERE: Final = _Window(ADDRESS_END, ADDRESS_END, False, False, None, 0)
+
+
+def _load(window: _Window, addr: int, size: int) -> bytes:
+    assert window.memory is not None
+    at = addr - window.start + window.base
+    try:
+        return window.memory[at : at + size]
+    except ValueError as error:
+        # Waiting for an earlier piece by message has let the client unmap this one.
+        raise DmaError(f"DMA address {addr:#x} was unmapped during the access") from error
+
+
+def _store(window: _Window, addr: int, data: memoryview) -> None:
+    assert window.memory is not None
+    at = addr - window.start + window.base
+    try:
+        window.memory[at : at + len(data)] = data
+    except ValueError as error:
+        raise DmaError(f"DMA address {addr:#x} was unmapped during the access") from error
+
+
+class DmaTable:
+    """Guest memory by bus address.
+
+    :ivar channel: how to reach windows without a file; None while no client is connected.
+    :ivar pinned: mappings that could not be released at once because somebody kept a view of them.
+    """
+
+    def __init__(self, max_maps: int = MAX_DMA_MAPS) -> None:
+        self.channel: DmaChannel | None = None
+        self.pinned = 0
+        self._max_maps = max_maps
+        self._starts: list[int] = []
+        self._windows: list[_Window] = []
+        self._files: dict[tuple[int, int, bool], _File] = {}
+        self._last = _NOWHERE
+
+    # --- access ------------------------------------------------------------------------------------
+
+    def read(self, addr: int, size: int) -> bytes:
+        """Return a copy of ``size`` bytes at ``addr``.
+
+        :raises DmaError: some byte is not mapped or not readable, or the client refused.
+        """
+        window = self._last
+        start = window.start
+        # size > 0 also keeps a negative one from becoming a slice
+        if start <= addr and addr + size <= window.end and window.readable and size > 0:
+            memory = window.memory
+            if memory is not None:
+                at = addr - start + window.base
+                return memory[at : at + size]
+        return self._read_slow(addr, size)
+
+    def write(self, addr: int, data: Buffer) -> None:
+        """Store the bytes ``data`` at ``addr``.
+
+        :raises DmaError: some byte is not mapped or not writable (then nothing has been stored), or the
+            client refused.
+        """
+        window = self._last
+        start = window.start
+        size = len(data)
+        if start <= addr and addr + size <= window.end and window.writable:
+            memory = window.memory
+            if memory is not None:
+                at = addr - start + window.base
+                memory[at : at + size] = data
+                return
+        self._write_slow(addr, data)
+
+    def view(self, addr: int, size: int, writable: bool = False) -> memoryview | None:
+        """Return a view of ``size`` bytes of one window, or None if they are not in one mapped window.
+
+        The view is for use at once: one that is kept stops the release of the mapping. It is read-only
+        unless ``writable``.
+        """
+        window = self._find(addr)
+        if window is None or size <= 0 or addr + size > window.end or window.memory is None:
+            return None
+        if not (window.writable if writable else window.readable):
+            return None
+        at = addr - window.start + window.base
+        view = memoryview(window.memory)[at : at + size]
+        return view if writable else view.toreadonly()
+
+    def contains(self, addr: int, size: int) -> bool:
+        """Tell whether all of [addr, addr + size) is mapped, whatever for."""
+        try:
+            return all(True for _ in self._pieces(addr, size))
+        except DmaError:
+            return False
+
+    def _find(self, addr: int) -> _Window | None:
+        window = self._last
+        if window.start <= addr < window.end:
+            return window
+        at = bisect_right(self._starts, addr) - 1
+        if at < 0 or addr < 0:
+            return None
+        window = self._windows[at]
+        if addr >= window.end:
+            return None
+        self._last = window
+        return window
+
+    def _pieces(self, addr: int, size: int) -> Iterator[tuple[_Window, int, int]]:
+        """Yield (window, address, size) for each piece of a range.
+
+        :raises DmaError: at the first byte that is not mapped.
+        """
+        if addr < 0 or size < 0 or addr + size > ADDRESS_END:
+            raise DmaError(f"DMA range {addr:#x}+{size:#x} is not an address range")
+        end = addr + size
+        while addr < end:
+            window = self._find(addr)
+            if window is None:
+                raise DmaError(f"DMA address {addr:#x} is not mapped")
+            piece = min(end, window.end) - addr
+            yield window, addr, piece
+            addr += piece
+
+    def _read_slow(self, addr: int, size: int) -> bytes:
+        pieces = list(self._pieces(addr, size))
+        for window, at, _ in pieces:
+            if not window.readable:
+                raise DmaError(f"DMA address {at:#x} is mapped without read access")
+        parts = []
+        for window, at, count in pieces:
+            if window.memory is None:
+                parts.append(self._channel(at).dma_read(at, count))
+            else:
+                parts.append(_load(window, at, count))
+        return b"".join(parts)
+
+    def _write_slow(self, addr: int, data: Buffer) -> None:
+        pieces = list(self._pieces(addr, len(data)))
+        for window, at, _ in pieces:
+            if not window.writable:
+                raise DmaError(f"DMA address {at:#x} is mapped read-only")
+        view = memoryview(data)
+        done = 0
+        for window, at, count in pieces:
+            piece = view[done : done + count]
+            if window.memory is None:
+                self._channel(at).dma_write(at, piece)
+            else:
+                _store(window, at, piece)
+            done += count
+
+    def _channel(self, addr: int) -> DmaChannel:
+        if self.channel is None:
+            raise DmaError(f"DMA address {addr:#x} can only be reached by message, and no client is there")
+        return self.channel
+
+    # --- windows -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def windows(self) -> list[tuple[int, int, bool, bool]]:
+        """Return (address, size, writable, backed by a file) of each mapping, by address."""
+        return [(w.start, w.end - w.start, w.writable, w.file is not None) for w in self._windows]
+
+    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> None:
+        """Add a window; ``fd`` stays the caller's and may be closed afterwards.
+
+        :raises OSError: EEXIST if the range overlaps another one, ENOSPC above the limits, EINVAL if the
+            descriptor is not a regular file or the file ends before the range does, EACCES if it may not be
+            opened that way, or what mmap says.
+        """
+        end = address + size
+        at = bisect_right(self._starts, address)
+        overlaps_before = at > 0 and self._windows[at - 1].end > address
+        overlaps_after = at < len(self._windows) and self._windows[at].start < end
+        if overlaps_before or overlaps_after:
+            raise OSError(errno.EEXIST, f"DMA_MAP of {address:#x}+{size:#x} overlaps an earlier one")
+        if len(self._windows) >= self._max_maps or size > MAX_MAP_SIZE:
+            raise OSError(errno.ENOSPC, "DMA_MAP: too many or too large")
+        readable, writable = bool(flags & DmaFlags.READ), bool(flags & DmaFlags.WRITE)
+        file = None
+        if fd is not None:
+            file = self._open(fd, offset + size, writable)
+            file.windows += 1
+        window = _Window(address, end, readable, writable, file, offset if file else 0)
+        self._starts.insert(at, address)
+        self._windows.insert(at, window)
+
+    def unmap(self, address: int, size: int) -> None:
+        """Remove the window that is exactly [address, address + size).
+
+        :raises OSError: ENOENT if there is none.
+        """
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or self._windows[at].start != address or self._windows[at].end != address + size:
+            raise OSError(errno.ENOENT, f"DMA_UNMAP of {address:#x}+{size:#x}: no such mapping")
+        window = self._windows.pop(at)
+        del self._starts[at]
+        self._last = _NOWHERE
+        if window.file is not None:
+            self._release(window.file)
+
+    def unmap_all(self) -> None:
+        """Remove every window and release every file."""
+        self._last = _NOWHERE
+        self._starts.clear()
+        self._windows.clear()
+        for file in self._files.values():
+            self._close(file.memory)
+        self._files.clear()
+
+    def _open(self, fd: int, needed: int, writable: bool) -> _File:
+        """Return the mapped file behind ``fd``, mapped again if it has grown since."""
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "DMA_MAP: the descriptor is not a regular file")
+        if status.st_size < needed:
+            raise OSError(errno.EINVAL, f"DMA_MAP: {needed} bytes of a file of {status.st_size}")
+        key = (status.st_dev, status.st_ino, writable)
+        file = self._files.get(key)
+        if file is not None and file.size >= needed:
+            return file
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        try:
+            memory = mmap.mmap(fd, status.st_size, flags=mmap.MAP_SHARED, prot=protection)
+        except (ValueError, OverflowError) as error:
+            raise OSError(errno.EINVAL, f"DMA_MAP: {error}") from None
+        if file is None:
+            file = self._files[key] = _File(key, memory, status.st_size)
+            return file
+        old, file.memory, file.size = file.memory, memory, status.st_size
+        for window in self._windows:
+            if window.file is file:
+                window.memory = memory
+        self._close(old)
+        return file
+
+    def _release(self, file: _File) -> None:
+        file.windows -= 1
+        if not file.windows:
+            del self._files[file.key]
+            self._close(file.memory)
+
+    def _close(self, memory: mmap.mmap) -> None:
+        try:
+            memory.close()
+        except BufferError:
+            # A kept view holds the pages; they go when the view goes.
+            self.pinned += 1

@@ -1,0 +1,278 @@
+"""The slot that a virtual card is plugged into: a unix socket where one virtual machine at a time connects.
+
+The server accepts a client, serves it, and when it goes away, in whatever way, takes everything back
+that was the client's: DMA mappings, eventfds, the device's state. Then the next client finds a device
+as after power-up. A second client beside a connected one is turned away.
+
+Everything runs in one thread, the one of the loop that the server is given, or of :meth:`Server.serve_forever`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import stat
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from vhca.vfio_user.connection import Connection
+from vhca.vfio_user.device import Device
+from vhca.vfio_user.dma import DmaTable
+from vhca.vfio_user.irqs import IrqTable
+from vhca.vfio_user.session import Session
+
+log = logging.getLogger(__name__)
+
+MAX_PATH_BYTES: Final = 107
+"""The longest name of a unix socket on Linux."""
+LOG_LINES_PER_CLIENT: Final = 100
+"""A client can provoke a line with every message."""
+
+
+class VfioUserError(Exception):
+    """The server cannot do what it was asked for; the text says what to change."""
+
+
+class HasFileno(Protocol):
+    """Anything with a file descriptor."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        ...
+
+
+class Loop(Protocol):
+    """The event loop that a server needs: level-triggered read readiness."""
+
+    def add_reader(self, fileobj: HasFileno, callback: Callable[[], None], /) -> None:
+        """Call ``callback`` whenever ``fileobj`` is readable or at its end."""
+        ...
+
+    def remove_reader(self, fileobj: HasFileno, /) -> None:
+        """Forget ``fileobj``."""
+        ...
+
+
+class Server:
+    """A vfio-user server for one device.
+
+    :ivar dma: guest memory, by the mappings of the connected client.
+    :ivar irqs: the interrupt vectors.
+    :ivar counters: named events: ``clients``, ``clients_refused``, ``refused`` (commands answered with
+        an error), ``posted_write_refused``, ``device_error``, ``framing_error`` ...
+
+    ``dma`` and ``irqs`` are the same objects for the life of the server; a device may keep them. The same
+    holds for their methods.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, device: Device, *, dma_timeout_s: float = 5.0):
+        """Prepare a server for the socket ``path``; None if clients only come by :meth:`adopt`."""
+        if len(device.regions) < 8 or len(device.irq_counts) < 3:
+            raise VfioUserError("a PCI device has at least 8 regions and 3 interrupt indices")
+        self.device = device
+        self.path = None if path is None else Path(path)
+        self.counters: Counter[str] = Counter()
+        self.dma = DmaTable()
+        self.irqs = IrqTable(device.irq_counts, _signal_eventfd, os.close)
+        self._dma_timeout_s = dma_timeout_s
+        self._loop: Loop | None = None
+        self._listener: socket.socket | None = None
+        self._connection: Connection | None = None
+        self._log_lines = 0
+
+    # --- life ----------------------------------------------------------------------------------------
+
+    def start(self, loop: Loop) -> None:
+        """Listen on the socket and serve in ``loop`` until :meth:`close`.
+
+        :raises VfioUserError: the path is too long, in use, or not a socket.
+        """
+        self._loop = loop
+        if self.path is not None:
+            self._listener = _listen(self.path)
+            loop.add_reader(self._listener, self._accept)
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Serve a client that is connected already; a second one is turned away.
+
+        :raises VfioUserError: the server has not been started.
+        """
+        if self._loop is None:
+            raise VfioUserError("start the server first")
+        if self._connection is not None:
+            self.counters["clients_refused"] += 1
+            log.warning("%s: a second client was turned away", self.path)
+            sock.close()
+            return
+        self.counters["clients"] += 1
+        self._log_lines = 0
+        session = Session(
+            self.device,
+            self.dma,
+            self.irqs,
+            close_fd=os.close,
+            check_eventfd=_is_eventfd,
+            log=self._log,
+            counters=self.counters,
+        )
+        self._connection = Connection(sock, session, self.counters, self._dma_timeout_s)
+        self.dma.channel = self._connection
+        self._loop.add_reader(sock, self._receive)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a client is connected."""
+        return self._connection is not None
+
+    def disconnect(self) -> None:
+        """Drop the client, if there is one, and take back all that was its."""
+        connection = self._connection
+        if connection is None:
+            return
+        assert self._loop is not None
+        self._connection = None
+        self._loop.remove_reader(connection.sock)
+        connection.close()
+        self.dma.channel = None
+        self.dma.unmap_all()
+        self.irqs.close()
+        try:
+            self.device.reset("lost_connection")
+            for name in ("dma_changed", "irq_state_changed"):
+                getattr(self.device, name, lambda: None)()
+        except Exception as error:
+            self.counters["device_error"] += 1
+            self._log("the device failed in the reset after its client was lost", error)
+
+    def close(self) -> None:
+        """Drop the client, stop listening, remove the socket."""
+        self.disconnect()
+        if self._listener is not None and self.path is not None and self._loop is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+        self._loop = None
+
+    def serve_forever(self, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Run a loop of its own for this one server; ends when ``until()``, asked after each wake, is true."""
+        loop = SelectLoop()
+        self.start(loop)
+        try:
+            while not until():
+                loop.run_once()
+        finally:
+            self.close()
+            loop.close()
+
+    # --- events --------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as error:
+            self.counters["accept_failed"] += 1
+            self._log(f"accept failed: {error}", None)
+            return
+        self.adopt(sock)
+
+    def _receive(self) -> None:
+        connection = self._connection
+        if connection is not None and not connection.receive() and self._connection is connection:
+            self.disconnect()
+
+    def _log(self, text: str, error: BaseException | None) -> None:
+        self._log_lines += 1
+        if self._log_lines <= LOG_LINES_PER_CLIENT:
+            log.warning("%s: %s", self.path, text, exc_info=error)
+        if self._log_lines == LOG_LINES_PER_CLIENT:
+            log.warning("%s: no more lines about this client; see the counters", self.path)
+
+
+class SelectLoop:
+    """The smallest loop that a server can run in."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def add_reader(self, fileobj: HasFileno, callback: Callable[[], None], /) -> None:
+        """See :class:`Loop`."""
+        self._selector.register(fileobj, selectors.EVENT_READ, callback)
+
+    def remove_reader(self, fileobj: HasFileno, /) -> None:
+        """See :class:`Loop`."""
+        self._selector.unregister(fileobj)
+
+    def run_once(self, timeout_s: float | None = None) -> None:
+        """Wait for one wake-up and run its callbacks."""
+        for key, _ in self._selector.select(timeout_s):
+            # An earlier callback of this wake may have closed the socket.
+            if key.fd in self._selector.get_map():
+                key.data()
+
+    def close(self) -> None:
+        """Release the selector."""
+        self._selector.close()
+
+
+def _listen(path: Path) -> socket.socket:
+    """Listen on ``path``, for this user alone; a socket that nobody listens on is replaced."""
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise VfioUserError(f"{path}: a socket path has at most {MAX_PATH_BYTES} bytes; use a shorter one")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        _remove_stale(path)
+        sock.bind(str(path))
+        path.chmod(0o600)
+        sock.listen(4)
+    except OSError as error:
+        sock.close()
+        raise VfioUserError(f"{path}: cannot listen: {error.strerror}") from error
+    except VfioUserError:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise VfioUserError(f"{path}: exists and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except BlockingIOError:
+            pass
+    raise VfioUserError(f"{path}: another server listens there")
+
+
+def _is_eventfd(fd: int) -> bool:
+    """Tell whether ``fd`` is an eventfd, and make sure that writing to it cannot block."""
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") != "anon_inode:[eventfd]":
+            return False
+        os.set_blocking(fd, False)
+    except OSError:
+        return False
+    return True
+
+
+def _signal_eventfd(fd: int) -> None:
+    try:  # noqa: SIM105 (the hot path; suppress() costs as much as the write)
+        os.eventfd_write(fd, 1)
+    except BlockingIOError:
+        # The counter is full, so an interrupt is pending already.
+        pass
