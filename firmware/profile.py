@@ -5,13 +5,35 @@ answered. SET_HCA_CAP may only choose what the maximum allows; fields that the c
 their value.
 """
 
-from firmware.capabilities import CAPS_ATOMIC, CAPS_GENERAL
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
 from vhca.layout import Layout
 from vhca.wire.connectx.caps import AtomicCaps, CmdHcaCap
 
 GROUP_GENERAL = 0
 GROUP_ATOMIC = 3
 BLOCK_BYTES = 4096
+
+# What this firmware stands behind today: the smallest useful set and what else works.
+GENERAL: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        **CAPS_MIN,
+        "max_qp_cnt": 255,
+        "out_of_seq_cnt": 1,
+        "retransmission_q_counters": 1,
+        "enhanced_error_q_counters": 1,
+        "cq_oi": 1,
+        "cq_moderation": 1,
+        "block_lb_mc": 1,
+        "qkv": 1,
+        "pkv": 1,
+        "device_frequency_mhz": 1000,
+        "device_frequency_khz": 1_000_000,
+    }
+)
 
 # Fields of the general group that SET_HCA_CAP may change.
 SETTABLE = ("pkey_table_size", "log_max_qp", "cmdif_checksum", "uar_4k", "log_uar_page_sz", "cache_line_128byte")
@@ -22,10 +44,10 @@ class Capabilities:
 
     def __init__(self, changes: dict[str, int] | None = None) -> None:
         self._general_max = CmdHcaCap()
-        for name, value in {**CAPS_GENERAL, **(changes or {})}.items():
+        for name, value in {**GENERAL, **(changes or {})}.items():
             setattr(self._general_max, name, value)
         self._atomic_max = AtomicCaps()
-        for name, value in CAPS_ATOMIC.items():
+        for name, value in (ATOMIC_CAPS_FULL if self._general_max.atomic else ATOMIC_CAPS_MIN).items():
             setattr(self._atomic_max, name, value)
         self.restore()
 

@@ -133,7 +133,9 @@ class Loop:
         self._run_queue(self._ready)
         timeout = self._timeout(max_wait_ns)
         for key, _ in self._selector.select(timeout):
-            self._guard(key.data)
+            # A callback of this very wake-up may have closed the descriptor.
+            if key.fd in self._selector.get_map():
+                self._guard(key.data)
             # What a socket's messages caused goes first: it is older than what other sockets hold.
             self._run_queue(self._ready)
         self._run_queue(self._foreign)
