@@ -1,8 +1,4 @@
 """The program on the board: it turns events into ordered effects and owns no socket, clock, thread or chance.
 
-``power_up`` is the entry point the board looks for when it loads a firmware package by name.
+The board loads a firmware package by name and calls ``power_up`` of its module ``boot``.
 """
-
-from firmware.boot import power_up
-
-__all__ = ["power_up"]

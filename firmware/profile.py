@@ -11,7 +11,8 @@ from typing import Final
 
 from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
 from vhca.layout import Layout
-from vhca.wire.connectx.caps import AtomicCaps, CmdHcaCap
+from vhca.wire.connectx.caps import CmdHcaCap
+from vhca.wire.connectx.caps_groups import AtomicCaps
 
 GROUP_GENERAL = 0
 GROUP_ATOMIC = 3

@@ -15,7 +15,7 @@ from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.packet import Packet
 
-import firmware
+from firmware import boot
 
 PAGE = 4096
 TOKEN = 0x5A
@@ -58,7 +58,7 @@ class Driver:
         self.later: list[object] = []
         self.cable = SentPackets()
         self.board = Board(
-            "h0", board_info(**info), firmware, self.memory, self.clock, self.irqs.append, self._defer
+            "h0", board_info(**info), boot, self.memory, self.clock, self.irqs.append, self._defer
         )
         self.board.plug(1, self.cable)
         self._next = 16 * PAGE
