@@ -1,0 +1,469 @@
+"""The host's end of a guest's service port: commands, files and signals over one byte stream.
+
+Assumes a connected stream whose other end runs :mod:`vhca.lab.guest_agent`, sooner or later.  Guarantees:
+safe between threads; a guest that reboots, hangs, or sends anything at all ends calls with a
+:class:`GuestError`, never blocks them past their time limit; what a guest sends is bounded per frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal as signals
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vhca.lab import guest_agent as wire
+from vhca.lab.errors import CommandTimeout, Completed, GuestError
+
+_SEND_AHEAD_BYTES = 1 << 20
+Sink = Callable[[bytes], None]
+
+
+@dataclass(slots=True, frozen=True)
+class Ready:
+    """What a guest's agent says when it starts."""
+
+    boot_id: str
+    kernel_release: str
+    pid: int
+
+
+class Stream:
+    """The output of a command, as it comes in.  Iterating yields text lines until the end."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._ended = False
+        self._changed = threading.Condition()
+
+    def read(self, timeout_s: float | None = None) -> bytes:
+        """Return what has come in, waiting for at least one byte; ``b""`` at the end.  ``TimeoutError`` if late."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._chunks or self._ended, timeout_s):
+                raise TimeoutError
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            return data
+
+    def read_all(self) -> bytes:
+        """Return everything until the end."""
+        parts = []
+        while data := self.read():
+            parts.append(data)
+        return b"".join(parts)
+
+    def __iter__(self) -> Iterator[str]:
+        rest = b""
+        while data := self.read():
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "replace") + "\n"
+        if rest:
+            yield rest.decode("utf-8", "replace")
+
+    def _put(self, data: bytes) -> None:
+        with self._changed:
+            self._chunks.append(data)
+            self._changed.notify_all()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+class Process:
+    """A command in a guest, like :class:`subprocess.Popen` as far as it goes."""
+
+    def __init__(
+        self, client: AgentClient, channel: int, args: Sequence[str], out: Sink | None, err: Sink | None
+    ) -> None:
+        self.args = list(args)
+        self.stdout = Stream()
+        self.stderr = Stream()
+        self.pid = 0
+        self.returncode: int | None = None
+        self._client = client
+        self._channel = channel
+        self._sinks = {wire.STDOUT: out or self.stdout._put, wire.STDERR: err or self.stderr._put}
+        self._changed = threading.Condition()
+        self._started = False
+        self._failure: GuestError | OSError | None = None
+        self._credit = wire.WINDOW
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for the end and return the status (negative: killed by that signal)."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ended, timeout_s):
+                raise CommandTimeout(f"{self._client.name}: {' '.join(self.args)} did not end within {timeout_s} s")
+        if self._failure is not None:
+            raise self._failure
+        assert self.returncode is not None
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The status if the command has ended, else ``None``."""
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the command and all it started."""
+        if not self._ended:
+            self._client._send(wire.SIGNAL, self._channel, number.to_bytes(2, "big"))
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signals.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signals.SIGKILL)
+
+    def write(self, data: bytes, timeout_s: float | None = 60.0) -> None:
+        """Write to the command's standard input; waits while the guest does not take it."""
+        view = memoryview(data)
+        while view:
+            with self._changed:
+                if not self._changed.wait_for(lambda: self._credit > 0 or self._ended, timeout_s):
+                    raise CommandTimeout(f"{self._client.name}: {self.args[0]} does not read its input")
+                if self._ended:
+                    return
+                part = view[: min(self._credit, wire.CHUNK)]
+                self._credit -= len(part)
+            self._client._send(wire.STDIN, self._channel, bytes(part))
+            view = view[len(part) :]
+
+    def close_stdin(self) -> None:
+        """End the command's standard input."""
+        if not self._ended:
+            self._client._send(wire.STDIN, self._channel)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell a command that has a terminal the size of it."""
+        self._client._send(wire.RESIZE, self._channel, rows.to_bytes(2, "big") + columns.to_bytes(2, "big"))
+
+    @property
+    def _ended(self) -> bool:
+        return self.returncode is not None or self._failure is not None
+
+    def _wait_started(self, timeout_s: float) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._started or self._ended, timeout_s):
+                raise GuestError(f"{self._client.name}: the guest did not start {self.args[0]} within {timeout_s} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def _take(self, kind: int, payload: bytes) -> bool:
+        """Handle a frame of this command; True if it was its last."""
+        if kind in self._sinks:
+            self._sinks[kind](payload)
+            return False
+        with self._changed:
+            if kind == wire.STARTED:
+                self.pid, self._started = int.from_bytes(payload[:4], "big"), True
+            elif kind == wire.CREDIT:
+                self._credit = min(wire.WINDOW, self._credit + int.from_bytes(payload[:4], "big"))
+            elif kind == wire.EXIT:
+                self.returncode = int.from_bytes(payload[:4], "big", signed=True)
+            elif kind == wire.FAILED:
+                self._failure = _failure(self._client.name, payload)
+            self._changed.notify_all()
+        if self._ended:
+            self._close_streams()
+        return self._ended
+
+    def _abandon(self, error: GuestError) -> None:
+        with self._changed:
+            if not self._ended:
+                self._failure = error
+            self._changed.notify_all()
+        self._close_streams()
+
+    def _close_streams(self) -> None:
+        self.stdout._end()
+        self.stderr._end()
+
+
+def _failure(name: str, payload: bytes) -> OSError:
+    try:
+        number, text, *_ = wire.unpack_fields(payload)
+        code, words = int(number), text.decode("utf-8", "replace")
+    except ValueError:
+        code, words = 0, "the agent failed in a way it cannot say"
+    return OSError(code, f"{name}: {words}")
+
+
+class AgentClient:
+    """One guest's service port.  Owns ``connection`` and a thread that moves its bytes."""
+
+    def __init__(self, connection: socket.socket, sync: bytes, name: str = "guest") -> None:
+        self.name = name
+        self.unexpected_frames = 0
+        self._sync = sync
+        self._socket = connection
+        self._socket.setblocking(False)
+        self._splitter = wire.Splitter(sync)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._outgoing = bytearray()
+        self._processes: dict[int, Process] = {}
+        self._pings: dict[bytes, threading.Event] = {}
+        self._next_channel = 1
+        self._ready: Ready | None = None
+        self.boots = 0
+        self._closed: str = ""
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name=f"agent-{name}", daemon=True)
+        self._thread.start()
+
+    # -- for users -----------------------------------------------------------------------------------
+    def wait_ready(self, timeout_s: float, after_boots: int = 0) -> Ready:
+        """Wait until the agent has started more than ``after_boots`` times; ``GuestError`` if it does not."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (self.boots > after_boots and self._ready), timeout_s)
+            if self._closed:
+                raise GuestError(f"{self.name}: {self._closed}")
+            if self.boots <= after_boots or self._ready is None:
+                raise GuestError(f"{self.name}: the guest's agent did not start within {timeout_s:.0f} s")
+            return self._ready
+
+    def popen(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        tty: tuple[int, int] | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+        start_timeout_s: float = 60.0,
+    ) -> Process:
+        """Start a command.
+
+        ``tty`` (rows, columns) gives it a terminal; ``stdout`` and ``stderr`` are called with what comes in,
+        from the port's thread, instead of filling the process's streams.  ``OSError`` if it cannot be started.
+        """
+        if isinstance(argv, str) or not argv:
+            raise TypeError("argv is a list: the program and its arguments")
+        size = tty[0].to_bytes(2, "big") + tty[1].to_bytes(2, "big") if tty else b""
+        variables = [f"{name}={value}".encode() for name, value in (env or {}).items()]
+        fields = [cwd.encode(), size, b"%d" % len(argv), *(os.fsencode(a) for a in argv), *variables]
+        return self._start(wire.RUN, fields, argv, stdout, stderr, start_timeout_s)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        stdin: bytes | str = b"",
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+    ) -> Completed:
+        """Run a command to its end; on a time-out kill it and raise :class:`CommandTimeout` with what it said."""
+        deadline_s = time.monotonic() + timeout_s
+        process = self.popen(argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr, start_timeout_s=timeout_s)
+        try:
+            process.write(stdin.encode() if isinstance(stdin, str) else stdin, deadline_s - time.monotonic())
+            process.close_stdin()
+            status = process.wait(max(0.0, deadline_s - time.monotonic()))
+        except CommandTimeout as late:
+            process.kill()
+            with contextlib.suppress(GuestError, OSError):
+                process.wait(5.0)
+            said = b""
+            for stream in (process.stdout, process.stderr):
+                with contextlib.suppress(TimeoutError):
+                    said += stream.read(0)
+            raise CommandTimeout(f"{late}; it had said:\n{said[-2000:].decode('utf-8', 'replace')}") from None
+        out, err = process.stdout.read_all(), process.stderr.read_all()
+        return Completed(list(argv), status, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+    def put_file(self, data: bytes, target: str, mode: int = 0o644, timeout_s: float = 60.0) -> None:
+        """Write a file in the guest, with its folders."""
+        process = self._start(wire.PUT, [os.fsencode(target), b"%d" % mode], ["put", target], None, None, timeout_s)
+        process.write(data, timeout_s)
+        process.close_stdin()
+        process.wait(timeout_s)
+
+    def get_file(self, source: str, timeout_s: float = 60.0) -> tuple[bytes, int]:
+        """Read a file of the guest: content and mode."""
+        process = self._start(wire.GET, [os.fsencode(source)], ["get", source], None, None, timeout_s)
+        process.wait(timeout_s)
+        return process.stdout.read_all(), process.pid
+
+    def copy_in(self, source: Path, target: str, timeout_s: float = 60.0) -> None:
+        """Copy a host file, or a folder with all below it, to ``target`` in the guest."""
+        if source.is_dir():
+            for path in sorted(source.rglob("*")):
+                if path.is_file():
+                    self.copy_in(path, f"{target}/{path.relative_to(source).as_posix()}", timeout_s)
+            return
+        self.put_file(source.read_bytes(), target, source.stat().st_mode & 0o777, timeout_s)
+
+    def copy_out(self, source: str, target: Path, timeout_s: float = 60.0) -> None:
+        """Copy a file of the guest to the host."""
+        data, mode = self.get_file(source, timeout_s)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        target.chmod(mode & 0o777)
+
+    def ping(self, timeout_s: float = 5.0) -> float:
+        """Round-trip time to the agent, in seconds; ``GuestError`` if it does not answer in time."""
+        token, answered = os.urandom(8), threading.Event()
+        started_s = time.monotonic()
+        self._pings[token] = answered
+        try:
+            self._send(wire.PING, 0, token)
+            if not answered.wait(timeout_s):
+                raise GuestError(f"{self.name}: the agent does not answer")
+        finally:
+            self._pings.pop(token, None)
+        return time.monotonic() - started_s
+
+    def close(self, why: str = "the connection was closed") -> None:
+        """End the connection and all that waits for it."""
+        self._fail_all(why, final=True)
+        with contextlib.suppress(OSError):
+            os.write(self._waker, b"x")
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
+
+    # -- the stream ----------------------------------------------------------------------------------
+    def _start(
+        self, kind: int, fields: list[bytes], args: Sequence[str], out: Sink | None, err: Sink | None, timeout_s: float
+    ) -> Process:
+        request = wire.pack_fields(fields)
+        if len(request) > wire.MAX_PAYLOAD:
+            raise ValueError(f"the command line and environment are {len(request)} bytes long, too long")
+        with self._lock:
+            self._check_open()
+            channel = self._free_channel()
+            process = self._processes[channel] = Process(self, channel, args, out, err)
+        self._send(kind, channel, request)
+        process._wait_started(timeout_s)
+        return process
+
+    def _free_channel(self) -> int:
+        for _ in range(0xFFFE):
+            channel = self._next_channel
+            self._next_channel = channel % 0xFFFE + 1
+            if channel not in self._processes:
+                return channel
+        raise GuestError(f"{self.name}: too many commands at once")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GuestError(f"{self.name}: {self._closed}")
+        if self._ready is None:
+            raise GuestError(f"{self.name}: the guest is not up")
+
+    def _send(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        with self._changed:
+            self._check_open()
+            # frames wait here only while the guest does not read; input has its own window
+            if not self._changed.wait_for(lambda: len(self._outgoing) < _SEND_AHEAD_BYTES or self._closed, 30):
+                raise GuestError(f"{self.name}: the guest does not read from its agent's port")
+            self._check_open()
+            self._outgoing += wire.frame(kind, channel, payload)
+        self._poke()
+
+    def _poke(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._waker, b"x")
+
+    def _run(self) -> None:
+        selector = selectors.DefaultSelector()
+        selector.register(self._wake, selectors.EVENT_READ)
+        selector.register(self._socket, selectors.EVENT_READ)
+        try:
+            while not self._closed:
+                with self._lock:
+                    wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+                selector.modify(self._socket, wanted)
+                for key, events in selector.select():
+                    if key.fileobj == self._wake:
+                        os.read(self._wake, 4096)
+                        continue
+                    if events & selectors.EVENT_WRITE:
+                        self._flush()
+                    if events & selectors.EVENT_READ and not self._receive():
+                        self._fail_all("the guest's machine has ended", final=True)
+        except OSError as error:
+            self._fail_all(f"the agent's port broke: {error}", final=True)
+        finally:
+            selector.close()
+            self._socket.close()
+            os.close(self._wake)
+            waker, self._waker = self._waker, -1
+            os.close(waker)
+
+    def _flush(self) -> None:
+        with self._changed:
+            with contextlib.suppress(BlockingIOError):
+                sent = self._socket.send(self._outgoing[:65536])
+                del self._outgoing[:sent]
+            self._changed.notify_all()
+
+    def _receive(self) -> bool:
+        try:
+            data = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return True
+        for kind, channel, payload in self._splitter.feed(data):
+            if kind == 0:
+                self._restarted()
+            elif kind == wire.READY:
+                self._on_ready(payload)
+            elif kind == wire.PONG:
+                if event := self._pings.get(payload):
+                    event.set()
+            else:
+                self._dispatch(kind, channel, payload)
+        return bool(data)
+
+    def _dispatch(self, kind: int, channel: int, payload: bytes) -> None:
+        with self._lock:
+            process = self._processes.get(channel)
+        if process is None:
+            self.unexpected_frames += 1
+        elif process._take(kind, payload):
+            with self._lock:
+                self._processes.pop(channel, None)
+
+    def _restarted(self) -> None:
+        """The other end begins anew: what was asked of its predecessor is lost."""
+        self._fail_all("the guest was restarted", final=False)
+        with self._lock:
+            self._outgoing[:] = self._sync
+        self._poke()
+
+    def _on_ready(self, payload: bytes) -> None:
+        try:
+            boot_id, release, pid, *_ = wire.unpack_fields(payload)
+            ready = Ready(boot_id.decode(), release.decode(), int(pid))
+        except ValueError:
+            self.unexpected_frames += 1
+            return
+        with self._changed:
+            self._ready = ready
+            self.boots += 1
+            self._changed.notify_all()
+
+    def _fail_all(self, why: str, *, final: bool) -> None:
+        with self._changed:
+            processes = list(self._processes.values())
+            self._processes.clear()
+            self._ready = None
+            if final and not self._closed:
+                self._closed = why
+            self._changed.notify_all()
+        for process in processes:
+            process._abandon(GuestError(f"{self.name}: {why} while {process.args[0]} ran"))

@@ -1,0 +1,95 @@
+"""The label on a part: what an ELF file needs and what a kernel module says of itself.
+
+Reads only what image building needs: the names of the shared libraries a program asks for, and the
+``.modinfo`` section of a module.  Anything malformed gives ``None`` or nothing, never an exception.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from vhca.lab.errors import ImageError
+
+_DT_NEEDED = 1
+_SHT_DYNAMIC = 6
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+
+
+@dataclass(slots=True, frozen=True)
+class _Section:
+    name: str
+    kind: int
+    offset: int
+    size: int
+    link: int
+
+
+def _sections(data: bytes) -> list[_Section]:
+    """Section table of a 64-bit little-endian ELF file; empty for anything else."""
+    if len(data) < 64 or data[:6] != b"\x7fELF\x02\x01":
+        return []
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    entry_size, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
+    if entry_size != _SECTION.size or table + count * entry_size > len(data) or names_index >= count:
+        return []
+    raw = [_SECTION.unpack_from(data, table + i * entry_size) for i in range(count)]
+    names = data[raw[names_index][4] : raw[names_index][4] + raw[names_index][5]]
+    found = []
+    for name_at, kind, _flags, _address, offset, size, link, *_ in raw:
+        name = names[name_at : names.find(b"\0", name_at)].decode("ascii", "replace")
+        found.append(_Section(name, kind, offset, size, link))
+    return found
+
+
+def needed_libraries(path: Path) -> list[str] | None:
+    """Names of the shared libraries that a program or library asks for; ``None`` if it is no ELF file."""
+    with path.open("rb") as stream:
+        if stream.read(4) != b"\x7fELF":
+            return None
+        stream.seek(0)
+        data = stream.read()
+    sections = _sections(data)
+    names: list[str] = []
+    for section in sections:
+        if section.kind != _SHT_DYNAMIC or section.link >= len(sections):
+            continue
+        strings = sections[section.link]
+        for at in range(section.offset, min(section.offset + section.size, len(data) - 15), 16):
+            tag, value = struct.unpack_from("<QQ", data, at)
+            if tag == _DT_NEEDED:
+                start = strings.offset + value
+                names.append(data[start : data.find(b"\0", start)].decode("utf-8", "replace"))
+    return names
+
+
+def modinfo(module: bytes) -> dict[str, list[str]]:
+    """What a kernel module (decompressed) says of itself: key -> values, such as ``depends`` and ``alias``."""
+    info: dict[str, list[str]] = {}
+    for section in _sections(module):
+        if section.name == ".modinfo":
+            for field in module[section.offset : section.offset + section.size].split(b"\0"):
+                key, equals, value = field.partition(b"=")
+                if equals:
+                    info.setdefault(key.decode("ascii", "replace"), []).append(value.decode("utf-8", "replace"))
+    return info
+
+
+def read_module(path: Path) -> bytes:
+    """A module's content, decompressed (``.ko``, ``.ko.xz``, ``.ko.gz``, ``.ko.zst``)."""
+    raw = path.read_bytes()
+    if path.suffix == ".xz":
+        return lzma.decompress(raw)
+    if path.suffix == ".gz":
+        import gzip
+
+        return gzip.decompress(raw)
+    if path.suffix == ".zst":
+        if shutil.which("zstd") is None:
+            raise ImageError(f"{path.name} is compressed with zstd", "install the package zstd")
+        return subprocess.run(["zstd", "-dcq"], input=raw, stdout=subprocess.PIPE, check=True).stdout
+    return raw

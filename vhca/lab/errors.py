@@ -1,0 +1,62 @@
+"""What went wrong on the bench: host and configuration troubles, each saying what to do about it.
+
+Nothing here describes a fault of the card or of a driver; a guest that fails to boot or a command that
+fails inside a guest has its own class, so that a test can tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class LabError(RuntimeError):
+    """Trouble with the host, its configuration or a guest.  ``remedy`` says what to do, in one sentence."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}\n  -> {remedy}" if remedy else what)
+        self.what = what
+        self.remedy = remedy
+
+
+class PackageError(LabError):
+    """A package, its index or its mirror cannot be had."""
+
+
+class KernelError(LabError):
+    """A kernel specification names nothing that can be booted."""
+
+
+class ImageError(LabError):
+    """The guest image cannot be built."""
+
+
+class QemuError(LabError):
+    """QEMU is missing, too old, or refused to start."""
+
+
+class GuestError(LabError):
+    """A guest did not boot, stopped answering, or went away."""
+
+
+class CommandTimeout(GuestError):
+    """A command in a guest ran longer than it was given; it has been killed."""
+
+
+@dataclass(slots=True)
+class Completed:
+    """The outcome of a command that ran in a guest."""
+
+    args: Sequence[str]
+    returncode: int  # negative: killed by that signal, as in the subprocess module
+    stdout: str
+    stderr: str
+
+
+class CommandFailed(GuestError):
+    """A command run with ``check=True`` ended with another status than 0."""
+
+    def __init__(self, guest: str, completed: Completed) -> None:
+        tail = "\n".join((completed.stdout + completed.stderr).rstrip().splitlines()[-15:])
+        super().__init__(f"{guest}: {' '.join(completed.args)} ended with {completed.returncode}\n{tail}")
+        self.completed = completed

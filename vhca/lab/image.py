@@ -1,0 +1,377 @@
+"""The disk image of a guest, held in memory: base system, kernel modules, power-up script and agent.
+
+An image is two cpio archives put one behind the other: the *base* (programs, the same for every kernel) and
+the *modules* of one kernel.  Both are cached by a digest of what goes into them.  Assumes unpacked packages
+in the cache; runs only programs out of those packages, through their own loader.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from vhca.lab import pins
+from vhca.lab.cache import Cache, Progress
+from vhca.lab.cpio import CpioWriter
+from vhca.lab.elf import modinfo, needed_libraries, read_module
+from vhca.lab.errors import ImageError
+from vhca.lab.kernels import Kernel, module_name
+from vhca.lab.packages import PackageStore, unpack
+
+_RECIPE: Final = "1"  # part of every key: raise it when the code below puts other things into an image
+_HERE: Final = Path(__file__).resolve().parent
+_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+_PYTHON: Final = "usr/lib/python3.13"
+_TESTS: Final = "usr/share/doc/rdma-core/tests"
+_KEPT_SHARE: Final = ("usr/share/misc", "usr/share/iproute2", "usr/share/terminfo", _TESTS)
+_SKIPPED: Final = tuple(
+    f"{folder}/"
+    for folder in (
+        "usr/include usr/lib/systemd usr/lib/udev usr/lib/tmpfiles.d usr/lib/valgrind usr/lib/init"
+        " etc/init.d etc/logrotate.d etc/network etc/skel etc/default usr/lib/mime"
+        f" {_LIBRARIES}/gconv {_LIBRARIES}/perl {_LIBRARIES}/ossl-modules {_LIBRARIES}/engines-3"
+        f" {_LIBRARIES}/pkgconfig {_LIBRARIES}/security"
+    ).split()
+) + tuple(
+    f"{_PYTHON}/{folder}/"
+    for folder in [
+        "ensurepip",
+        "idlelib",
+        "lib2to3",
+        "pydoc_data",
+        "sqlite3",
+        "test",
+        "tkinter",
+        "turtledemo",
+        "venv",
+        "xmlrpc",
+        "wsgiref",
+        "dbm",
+    ]
+)
+# Programs that would bring in large libraries and that no RDMA work needs.
+_LEFT_OUT: Final = ("usr/sbin/arpd", f"{_PYTHON}/lib-dynload/_dbm", f"{_PYTHON}/lib-dynload/_sqlite3")
+# Loaded by name at run time, so no program asks for them in its header.
+_PLUGINS: Final = (f"{_LIBRARIES}/libibverbs/", "usr/lib/python3/", f"{_PYTHON}/lib-dynload/")
+_DEVICES: Final = (("console", 0o600, 5, 1), ("null", 0o666, 1, 3), ("kmsg", 0o644, 1, 11))
+_TEXTS: Final = {
+    "etc/passwd": "root:x:0:0:root:/root:/usr/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/bin/false\n",
+    "etc/group": "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
+    "etc/shells": "/usr/bin/bash\n/usr/bin/sh\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nprotocols: files\nservices: files\n",
+    "etc/security/limits.conf": "* - memlock unlimited\n",
+    "root/.profile": "PS1='\\u@\\h:\\w\\$ '\n",
+    "root/.bashrc": "PS1='\\u@\\h:\\w\\$ '\n",
+}
+
+#: The modules an image holds, with all they depend on; those a kernel does not have are left out.
+MODULES: Final = (
+    "virtio_net",
+    "9p",
+    "9pnet_virtio",
+    "virtio_rng",
+    "mlx5_core",
+    "mlx5_ib",
+    "ib_umad",
+    "ib_uverbs",
+    "rdma_ucm",
+    "rdma_cm",
+    "ib_cm",
+    "ib_ipoib",
+    "rdma_rxe",
+    "siw",
+    "dummy",
+    "ib_srp",
+    "ib_srpt",
+    "ib_iser",
+    "ib_isert",
+    "nvme_rdma",
+    "nvmet",
+    "nvmet_rdma",
+    "nvme_loop",
+    "null_blk",
+    "brd",
+    "loop",
+    "rds",
+    "rds_rdma",
+    "smc",
+    "smc_diag",
+    "vfio_pci",
+    "target_core_mod",
+    "target_core_file",
+    "target_core_iblock",
+    "sd_mod",
+    "sch_netem",
+)
+#: What ``autoload`` asks for in a guest that has an HCA.
+HCA_MODULES: Final = ("mlx5_ib", "ib_umad", "ib_uverbs", "rdma_ucm")
+
+
+# -- base --------------------------------------------------------------------------------------------
+
+
+def guest_root(cache: Cache, progress: Progress) -> Path:
+    """The folder with the guest's packages, fetched and unpacked if it is not there yet."""
+    recipe = repr((_RECIPE, pins.GUEST_PACKAGES, sorted(pins.GUEST_WITHOUT), pins.GUEST_SUITE))
+    key = hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+    def build(place: Path) -> None:
+        store = PackageStore(cache, progress)
+        files = store.plan(pins.GUEST_PACKAGES, pins.GUEST_SUITE, pins.GUEST_WITHOUT)
+        debs = store.fetch(files, "guest system")
+        unpack(debs, place, progress, "unpacking the guest system")
+        _compile_python(place, progress)
+        for deb in debs:
+            deb.unlink(missing_ok=True)
+
+    return cache.obtain("guest-root", key, build, progress)
+
+
+def _loader(root: Path, program: str, argv0: str | None = None) -> list[str]:
+    """Command prefix that runs a program of an unpacked root by that root's own loader and libraries."""
+    libraries = root / _LIBRARIES
+    prefix = [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries)]
+    if argv0:
+        prefix += ["--argv0", argv0]
+    return [*prefix, str(root / program)]
+
+
+def _compile_python(root: Path, progress: Progress) -> None:
+    """Compile Python's files now: an emulated processor would need seconds for it at every boot."""
+    progress.step("compiling the guest's Python files")
+    tests = root / _TESTS
+    for packed in tests.glob("*.py.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()
+    folders = [root / _PYTHON, root / "usr/lib/python3/dist-packages", tests]
+    done = subprocess.run(
+        [
+            *_loader(root, "usr/bin/python3.13"),
+            *("-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"),
+            *("-s", str(root), "-p", "/", "-x", "lib2to3|idlelib|pydoc_data|turtledemo|/test/|bad_syntax"),
+            *map(str, folders),
+        ],
+        env={"PYTHONHOME": str(root / "usr"), "PATH": os.environ.get("PATH", "")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    if done.returncode:
+        raise ImageError(f"the guest's Python cannot compile its files:\n{done.stdout[-800:]}{done.stderr[-800:]}")
+
+
+def base_archive(cache: Cache, progress: Progress) -> Path:
+    """The cpio archive with everything but kernel modules."""
+    root = guest_root(cache, progress)
+    agent, init = _HERE / "guest_agent.py", _HERE / "guest_init.sh"
+    own = hashlib.sha256(b"\0".join((_RECIPE.encode(), root.name.encode(), agent.read_bytes(), init.read_bytes())))
+    key = own.hexdigest()[:16] + ".cpio"
+
+    def build(place: Path) -> None:
+        progress.step("building the guest image")
+        with place.open("wb") as stream:
+            archive = CpioWriter(stream)
+            _write_base(archive, root, agent, init)
+            archive.close()
+
+    return cache.obtain("image-base", key, build, progress)
+
+
+def _write_base(archive: CpioWriter, root: Path, agent: Path, init: Path) -> None:
+    for name in ("dev", "proc", "sys", "run", "tmp", "mnt", "var/tmp", "root", "etc"):
+        archive.directory(name, 0o1777 if name.endswith("tmp") else 0o755)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        archive.symlink(name, f"usr/{name}")
+    archive.symlink("var/run", "/run")
+    for name, mode, major, minor in _DEVICES:
+        archive.device(f"dev/{name}", mode, major, minor)
+    archive.file("init", init.read_bytes(), 0o755)
+    archive.file("usr/lib/vhca/guest_agent.pyc", _compiled_agent(root, agent))
+    for name, text in _TEXTS.items():
+        archive.file(name, text.encode())
+    archive.symlink("etc/mtab", "/proc/self/mounts")
+    present = set()
+    unneeded = _unneeded_libraries(root)
+    for name, path in _base_files(root):
+        if name in unneeded or name in _TEXTS:
+            continue
+        present.add(name)
+        if path.is_symlink():
+            archive.symlink(name, os.readlink(path))
+        else:
+            archive.file(name, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+    for applet in _busybox_applets(root):
+        if f"usr/bin/{applet}" not in present and f"usr/sbin/{applet}" not in present:
+            archive.symlink(f"usr/bin/{applet}", "busybox")
+
+
+def _compiled_agent(root: Path, agent: Path) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "agent.pyc")
+        code = "import py_compile,sys; py_compile.compile(sys.argv[1], sys.argv[2], 'guest_agent.py', doraise=True)"
+        subprocess.run(
+            [*_loader(root, "usr/bin/python3.13"), "-I", "-S", "-c", code, str(agent), str(target)],
+            env={"PYTHONHOME": str(root / "usr")},
+            check=True,
+            timeout=60,
+        )
+        return target.read_bytes()
+
+
+def _base_files(root: Path) -> Iterator[tuple[str, Path]]:
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for link in [d for d in folders if Path(folder, d).is_symlink()]:
+            folders.remove(link)
+            files.append(link)
+        for file in sorted(files):
+            path = Path(folder, file)
+            name = path.relative_to(root).as_posix()
+            if _wanted(name):
+                yield name, path
+
+
+def _wanted(name: str) -> bool:
+    if name.startswith("usr/share/") and not name.startswith(_KEPT_SHARE):
+        return False
+    if name.startswith((*_SKIPPED, *_LEFT_OUT)) or f"{_PYTHON}/config-" in name:
+        return False
+    return not name.endswith((".a", ".la", ".pl", ".pyi"))
+
+
+def _unneeded_libraries(root: Path) -> set[str]:
+    """Shared libraries that nothing in the image asks for.  Raises if something asks for one that is missing."""
+    files = dict(_base_files(root))
+    libraries = {Path(name).name: name for name in files if name.startswith(_LIBRARIES + "/") and ".so" in name}
+    inside = {name for name in libraries.values() if name.count("/") == _LIBRARIES.count("/") + 1}
+    queue = [n for n in files if n.startswith(("usr/bin/", "usr/sbin/", *_PLUGINS)) and n not in inside]
+    queue += [n for n in files if n.startswith(_LIBRARIES) and "/libnss_" in n]
+    used: set[str] = set()
+    missing: set[str] = set()
+    while queue:
+        name = queue.pop()
+        if name in used:
+            continue
+        used.add(name)
+        path = files[name]
+        if path.is_symlink():
+            target = os.path.normpath(os.path.join(os.path.dirname("/" + name), os.readlink(path))).lstrip("/")
+            queue += [target] if target in files else []
+            continue
+        for library in needed_libraries(path) or ():
+            if library in libraries:
+                queue.append(libraries[library])
+            elif not library.startswith("ld-linux"):
+                missing.add(f"{library} (for {name})")
+    if missing:
+        raise ImageError(
+            f"libraries missing from the guest's packages: {', '.join(sorted(missing))}",
+            "a package was left out that is needed: correct GUEST_WITHOUT in vhca/lab/pins.py",
+        )
+    return {name for name in inside if name not in used and "/ld-linux" not in name}
+
+
+def _busybox_applets(root: Path) -> list[str]:
+    done = subprocess.run(
+        [str(root / "usr/bin/busybox"), "--list"], capture_output=True, text=True, check=True, timeout=30
+    )
+    return sorted(set(done.stdout.split()) - {"busybox"})
+
+
+# -- modules -----------------------------------------------------------------------------------------
+
+
+def close_over_dependencies(wanted: Sequence[str], kernel: Kernel) -> dict[str, bytes]:
+    """The wanted modules and all they depend on: name -> decompressed content.  Absent ones are left out."""
+    found: dict[str, bytes] = {}
+    queue = [module_name(name) for name in wanted]
+    while queue:
+        name = queue.pop()
+        path = kernel.modules.get(name)
+        if name in found or path is None:
+            continue
+        content = found[name] = read_module(path)
+        info = modinfo(content)
+        for depends in info.get("depends", []):
+            queue += [module_name(other) for other in depends.split(",") if other]
+        for soft in info.get("softdep", []):
+            queue += [module_name(other) for other in soft.split() if not other.endswith(":")]
+    return found
+
+
+def modules_archive(kernel: Kernel, cache: Cache, progress: Progress, extra: Sequence[str] = ()) -> Path:
+    """The cpio archive with one kernel's modules and their tables."""
+    wanted = sorted({module_name(name) for name in (*MODULES, *extra)})
+    absent = [n for n in extra if module_name(n) not in kernel.modules and module_name(n) not in kernel.builtin]
+    if absent:
+        raise ImageError(
+            f"kernel {kernel.release} has no module {', '.join(absent)} ({kernel.origin})",
+            "correct the name, or build the kernel with it",
+        )
+    recipe = repr((_RECIPE, kernel.identity, wanted))
+    key = hashlib.sha256(recipe.encode()).hexdigest()[:16] + ".cpio"
+
+    def build(place: Path) -> None:
+        progress.step(f"collecting the modules of {kernel.release}")
+        root = guest_root(cache, progress)
+        with tempfile.TemporaryDirectory(dir=cache.folder("tmp")) as folder:
+            _stage_modules(Path(folder), kernel, close_over_dependencies(wanted, kernel), root)
+            with place.open("wb") as stream:
+                archive = CpioWriter(stream)
+                archive.tree(Path(folder, "lib/modules"), "usr/lib/modules")
+                archive.close()
+
+    return cache.obtain("image-modules", key, build, progress)
+
+
+def _stage_modules(folder: Path, kernel: Kernel, modules: dict[str, bytes], root: Path) -> None:
+    place = folder / "lib/modules" / kernel.release
+    (place / "kernel").mkdir(parents=True)
+    for name, content in modules.items():
+        file = kernel.modules[name].name.split(".ko")[0] + ".ko"
+        (place / "kernel" / file).write_bytes(content)
+    if kernel.order is not None:
+        # depmod asks for both; the order only matters for aliases that several modules claim
+        lines = [f"kernel/{module}" for module in map(os.path.basename, kernel.order.read_text().split())]
+        (place / "modules.order").write_text("\n".join(lines) + "\n")
+        for extra in ("modules.builtin", "modules.builtin.modinfo"):
+            if (source := kernel.order.parent / extra).exists():
+                shutil.copyfile(source, place / extra)
+    done = subprocess.run(
+        [*_loader(root, "usr/bin/kmod", argv0="depmod"), "-b", str(folder), kernel.release],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if done.returncode:
+        raise ImageError(f"depmod failed for {kernel.release}:\n{done.stderr.strip()}")
+
+
+# -- whole -------------------------------------------------------------------------------------------
+
+
+def build_image(kernel: Kernel, cache: Cache, progress: Progress, extra_modules: Sequence[str] = ()) -> Path:
+    """The initramfs for a kernel: base and modules in one file."""
+    base = base_archive(cache, progress)
+    modules = modules_archive(kernel, cache, progress, extra_modules)
+    key = f"{base.stem}-{modules.stem}.cpio"
+
+    def build(place: Path) -> None:
+        with place.open("wb") as target:
+            for part in (base, modules):
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, target, 1 << 20)
+
+    image = cache.obtain("images", key, build, progress)
+    os.utime(image)
+    return image

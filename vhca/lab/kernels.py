@@ -1,0 +1,273 @@
+"""The slot for the operating system: finds the kernel that a guest shall boot, wherever it comes from.
+
+A SPEC is one of
+
+* a version (``6.19``, ``6.19.14``): fetched as packages; if they cannot be had, taken from the archive that
+  ``VHCA_KERNEL_ARCHIVE`` names or from ``../shared/kernel`` beside the checkout;
+* a kernel build tree (``arch/x86/boot/bzImage`` and ``modules.order``);
+* a folder or ``.tar`` laid out like an installed kernel: ``boot/vmlinuz-VERSION`` and
+  ``usr/lib/modules/VERSION`` (or ``lib/modules/VERSION``);
+* a bzImage, with the modules in a folder given beside it.
+
+Guarantees: the result can be read until the process ends; the same content has the same ``identity``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import struct
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from vhca.lab import pins
+from vhca.lab.cache import Cache, Progress
+from vhca.lab.errors import KernelError, LabError
+from vhca.lab.packages import PackageStore, unpack
+
+DEFAULT_SPEC = "6.19"
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?([-+].*)?$")
+_IMAGE_PACKAGE = re.compile(r"linux-image-(\d+\.\d+(?:\.\d+)?\S*?-amd64)$")
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(slots=True, frozen=True)
+class Kernel:
+    """A kernel that can be booted: its release, its bzImage, and its modules by name (``-`` written ``_``)."""
+
+    release: str
+    image: Path
+    modules: dict[str, Path]
+    builtin: frozenset[str]
+    order: Path | None  # modules.order, for depmod
+    identity: str  # changes when the image or a module changes
+    origin: str  # where it came from, for people
+
+
+def module_name(file: str) -> str:
+    """The name that the kernel uses for a module file: no suffix, ``_`` for ``-``."""
+    return file.rsplit("/", 1)[-1].split(".ko")[0].removesuffix(".o").replace("-", "_")
+
+
+def resolve(spec: str | Path, cache: Cache, progress: Progress, modules_dir: Path | None = None) -> Kernel:
+    """Find the kernel that ``spec`` names.  Raises :class:`KernelError` that says what was looked for."""
+    path = Path(spec).expanduser()
+    if path.exists():
+        return _from_path(path.resolve(), cache, progress, modules_dir)
+    text = str(spec)
+    if not _VERSION.match(text):
+        raise KernelError(
+            f"kernel {text!r}: no such file or folder, and no version either",
+            "give a version such as 6.19, a bzImage, a build tree, or a folder with boot/ and usr/lib/modules/",
+        )
+    return _from_version(text, cache, progress)
+
+
+# -- by version --------------------------------------------------------------------------------------
+
+
+def _from_version(version: str, cache: Cache, progress: Progress) -> Kernel:
+    for release in sorted(_cached_releases(cache), key=_version_key, reverse=True):
+        if matches(version, release):
+            return _from_installed(cache.path("kernels", release), "packages", release)
+    with cache.lock("kernels", lambda: progress.step("another run is fetching a kernel; waiting for it")):
+        try:
+            return _fetch_version(version, cache, progress)
+        except LabError as error:
+            archive = fallback_archive(version)
+            if archive is None:
+                raise
+            progress.say(f"  kernel packages cannot be had ({error.what.splitlines()[0]}); using {archive}")
+            return _from_path(archive, cache, progress, None)
+
+
+def _fetch_version(version: str, cache: Cache, progress: Progress) -> Kernel:
+    store = PackageStore(cache, progress)
+    pinned = [release for release in pins.KERNELS if matches(version, release)]
+    if pinned:
+        release = max(pinned, key=_version_key)
+        debs = store.fetch_pool(pins.KERNELS[release], f"kernel {release}")
+    else:
+        listed = [m[1] for name in store.names("linux-image-") if (m := _IMAGE_PACKAGE.match(name))]
+        fitting = [r for r in listed if matches(version, r) and not re.search(r"-(rt|cloud)-|unsigned", r)]
+        release, names = _deliverable(store, sorted(fitting, key=_version_key, reverse=True))
+        if not names:
+            known = ", ".join(sorted({r.split("+")[0] for r in listed}, key=_version_key)) or "none"
+            raise KernelError(
+                f"kernel {version}: the mirror cannot deliver it (it lists {known}; not all are complete)",
+                "give another version, or a bzImage, build tree or archive of your own",
+            )
+        files = [f for f in store.plan(names, pins.QEMU_SUITE) if f.name in names]
+        debs = store.fetch(files, f"kernel {release}")
+
+    def build(place: Path) -> None:
+        unpack(debs, place, progress, f"unpacking kernel {release}")
+
+    place = cache.obtain("kernels", release, build, progress)
+    for deb in debs:  # 170 MB that are never needed again
+        deb.unlink(missing_ok=True)
+    return _from_installed(place, "packages", release)
+
+
+def _deliverable(store: PackageStore, releases: list[str]) -> tuple[str, list[str]]:
+    """The first release whose files the index really has, and the names of the packages that hold them."""
+    for release in releases:
+        split = [f"linux-{part}-{release}" for part in ("binary", "modules", "base")]
+        whole = f"linux-image-{release}"
+        have = store.candidates([*split, whole])
+        if have.issuperset(split):
+            return release, split
+        if whole in have and not have.intersection(split):
+            return release, [whole]
+    return "", []
+
+
+def matches(version: str, release: str) -> bool:
+    """Does ``6.19`` or ``6.19.14`` mean this release?  Whole numbers must agree, from the left."""
+    return release == version or (
+        release.startswith(version) and len(release) > len(version) and release[len(version)] in ".+-"
+    )
+
+
+def _version_key(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release.split("+")[0])]
+
+
+def _cached_releases(cache: Cache) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [p.name for p in cache.path("kernels").iterdir() if not p.name.startswith(".")]
+    return []
+
+
+def fallback_archive(version: str) -> Path | None:
+    """The archive to use if packages cannot be had: ``VHCA_KERNEL_ARCHIVE``, else one beside the checkout."""
+    if own := os.environ.get("VHCA_KERNEL_ARCHIVE"):
+        path = Path(own).expanduser()
+        if not path.exists():
+            raise KernelError(f"VHCA_KERNEL_ARCHIVE names {path}, which is not there", "correct or unset it")
+        return path
+    for path in sorted(_CHECKOUT.parent.glob("shared/kernel/*.tar")):
+        if matches(version, path.name.removeprefix("kernel-").removesuffix(".tar")):
+            return path
+    return None
+
+
+# -- by path -----------------------------------------------------------------------------------------
+
+
+def _from_path(path: Path, cache: Cache, progress: Progress, modules_dir: Path | None) -> Kernel:
+    if path.is_dir():
+        if (path / "arch/x86/boot/bzImage").exists():
+            return _from_build_tree(path)
+        return _from_installed(path, str(path))
+    if path.suffixes[-1:] == [".tar"] or ".tar" in path.suffixes[-2:]:
+        status = path.stat()
+        key = hashlib.sha256(f"{path} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
+
+        def build(place: Path) -> None:
+            progress.step(f"unpacking {path}")
+            with tarfile.open(path) as archive:
+                archive.extractall(place, filter="data")
+
+        return _from_installed(cache.obtain("kernel-archives", key, build, progress), str(path))
+    release = bzimage_release(path)
+    if release is None:
+        raise KernelError(f"{path} is no bzImage, tar archive or folder", "give the bzImage of an x86-64 build")
+    modules = modules_dir.expanduser().resolve() if modules_dir else None
+    if modules is not None and (modules / "modules.order").exists() and (modules / "arch/x86").exists():
+        return _kernel(release, path, _built_modules(modules), modules, str(path))
+    root = _modules_root(modules, release) if modules else None
+    if modules is not None and root is None:
+        raise KernelError(
+            f"no modules of {release} below {modules}", "give the folder that `make modules_install` filled"
+        )
+    return _kernel(release, path, _installed_modules(root) if root else {}, root, str(path))
+
+
+def _from_build_tree(tree: Path) -> Kernel:
+    image = tree / "arch/x86/boot/bzImage"
+    release_file = tree / "include/config/kernel.release"
+    release = release_file.read_text().strip() if release_file.exists() else bzimage_release(image)
+    if not release:
+        raise KernelError(f"{tree}: cannot tell the kernel's release", "build the tree (make bzImage modules)")
+    return _kernel(release, image, _built_modules(tree), tree, str(tree))
+
+
+def _from_installed(root: Path, origin: str, release: str | None = None) -> Kernel:
+    images = [
+        p for d in ("boot", ".") for p in sorted((root / d).glob("vmlinuz-*"), key=lambda p: _version_key(p.name))
+    ]
+    images = [p for p in images if release is None or p.name == f"vmlinuz-{release}"]
+    if not images:
+        raise KernelError(
+            f"{root}: no boot/vmlinuz-* and no arch/x86/boot/bzImage in it",
+            "a kernel folder holds boot/ and usr/lib/modules/VERSION/, or is a build tree",
+        )
+    image = images[-1]
+    found = release or image.name.removeprefix("vmlinuz-")
+    modules = _modules_root(root, found)
+    return _kernel(found, image, _installed_modules(modules) if modules else {}, modules, origin)
+
+
+def _modules_root(root: Path, release: str) -> Path | None:
+    """The folder with ``kernel/`` in it, whether ``root`` is that folder or one of those above it."""
+    for place in (root / "usr/lib/modules" / release, root / "lib/modules" / release, root / release, root):
+        if (place / "kernel").is_dir() or (place / "modules.order").exists():
+            return place
+    return None
+
+
+def _installed_modules(root: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder, _, files in os.walk(root):
+        for file in files:
+            if ".ko" in file:
+                found[module_name(file)] = Path(folder, file)
+    return found
+
+
+def _built_modules(tree: Path) -> dict[str, Path]:
+    order = tree / "modules.order"
+    if not order.exists():
+        raise KernelError(f"{tree} has no modules.order", "build the modules too (make modules)")
+    found: dict[str, Path] = {}
+    for line in order.read_text().split():
+        path = tree / line
+        if path.suffix == ".o":  # newer trees list objects
+            path = path.with_suffix(".ko")
+        if path.exists():
+            found[module_name(path.name)] = path
+    return found
+
+
+def _kernel(release: str, image: Path, modules: dict[str, Path], root: Path | None, origin: str) -> Kernel:
+    builtin: frozenset[str] = frozenset()
+    order = None
+    if root is not None:
+        order = root / "modules.order" if (root / "modules.order").exists() else None
+        with contextlib.suppress(OSError):
+            builtin = frozenset(module_name(line) for line in (root / "modules.builtin").read_text().split())
+    return Kernel(release, image, modules, builtin, order, _identity(release, image, modules), origin)
+
+
+def _identity(release: str, image: Path, modules: dict[str, Path]) -> str:
+    """A digest of the sizes and times of the files; content is not read: a tree has gigabytes of it."""
+    digest = hashlib.sha256(release.encode())
+    for name, path in [("", image), *sorted(modules.items())]:
+        status = path.stat()
+        digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:20]
+
+
+def bzimage_release(path: Path) -> str | None:
+    """The release that a bzImage's setup header names, or ``None`` if the file is no bzImage."""
+    with path.open("rb") as stream:
+        head = stream.read(0x8000)
+    if len(head) < 0x264 or head[0x202:0x206] != b"HdrS":
+        return None
+    (pointer,) = struct.unpack_from("<H", head, 0x20E)
+    text = head[pointer + 0x200 : pointer + 0x300].split(b"\0")[0].decode("ascii", "replace")
+    return text.split()[0] if text.strip() else None

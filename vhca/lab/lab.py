@@ -1,0 +1,468 @@
+"""The bench: guests, their cards and the fabric between them, set up and torn down as one thing.
+
+Guarantees: guests boot at the same time; whatever happens (exception, Ctrl-C, end of the process) no QEMU is
+left; each guest's console and QEMU's own messages are in files, kept if the run failed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from vhca.lab import guest_agent as wire
+from vhca.lab import qemu as machine
+from vhca.lab.agent_client import AgentClient, Process, Sink
+from vhca.lab.cache import Cache, Progress
+from vhca.lab.errors import CommandFailed, Completed, GuestError, LabError
+from vhca.lab.image import HCA_MODULES
+from vhca.lab.kernels import DEFAULT_SPEC
+from vhca.lab.network import Network, address_of, mac_of
+from vhca.lab.prepare import Prepared, prepare
+
+_SOCKET_PATH_MAX = 100  # the kernel takes 107 bytes
+
+
+class HcaLike(Protocol):
+    """What the lab asks of a card."""
+
+    name: str
+    socket_path: Path
+
+
+class RackLike(Protocol):
+    """What the lab asks of the device side: cards on one fabric, each listening at a socket."""
+
+    @property
+    def hcas(self) -> Sequence[Any]:
+        """The cards."""
+
+    @property
+    def fabric(self) -> Any:
+        """The fabric that joins them."""
+
+    def start(self) -> None:
+        """Listen at the sockets."""
+
+    def stop(self) -> None:
+        """Close everything."""
+
+
+#: Called with the number of cards and the folder for sockets and logs.
+RackFactory = Callable[[int, Path], RackLike]
+
+
+def default_rack(hcas: int, directory: Path) -> RackLike:
+    """The project's own rack of cards."""
+    rack: RackLike = importlib.import_module("vhca.chip.rack").Rack(hcas, directory)
+    return rack
+
+
+class Guest:
+    """One running guest.  Made by :class:`Lab`."""
+
+    def __init__(self, lab: Lab, index: int, hcas: Sequence[Any]) -> None:
+        self.index = index
+        self.name = f"g{index}"
+        self.address = address_of(index)
+        self.hcas = list(hcas)
+        self.console_path = lab.log_dir / f"{self.name}-console.log"
+        self.qemu_log_path = lab.log_dir / f"{self.name}-qemu.log"
+        self.boot_s = 0.0  # wall time from power-on to the agent's first word
+        self._lab = lab
+        self._process: subprocess.Popen[bytes] | None = None
+        self._agent: AgentClient | None = None
+        self._qmp: machine.QmpClient | None = None
+
+    # -- life ----------------------------------------------------------------------------------------
+    def _start(self, network_end: socket.socket | None) -> None:
+        lab = self._lab
+        sync = secrets.token_bytes(wire.SYNC_BYTES)
+        agent_ours, agent_theirs = socket.socketpair()
+        qmp_ours, qmp_theirs = socket.socketpair()
+        settings = {"index": str(self.index), "count": str(lab.guest_count), "sync": sync.hex()}
+        if network_end is not None:
+            settings["net"] = "1"
+        if lab.share is not None:
+            settings["share"] = "rw" if lab.share_writable else "ro"
+        config = machine.MachineConfig(
+            name=self.name,
+            kernel=lab.prepared.kernel.image,
+            image=lab.prepared.image,
+            console_log=self.console_path,
+            agent_fd=agent_theirs.fileno(),
+            qmp_fd=qmp_theirs.fileno(),
+            kernel_arguments=settings,
+            extra_kernel_arguments=lab.kernel_arguments,
+            memory_mib=lab.memory_mib,
+            cpus=lab.cpus,
+            network_fd=network_end.fileno() if network_end is not None else None,
+            mac=mac_of(self.index),
+            hca_sockets=[hca.socket_path for hca in self.hcas],
+            share=lab.share,
+            share_writable=lab.share_writable,
+            accelerator=lab.accelerator,
+            extra_arguments=lab.qemu_arguments,
+        )
+        descriptors = [agent_theirs.fileno(), qmp_theirs.fileno()]
+        if network_end is not None:
+            descriptors.append(network_end.fileno())
+        try:
+            self._process = machine.start(
+                lab.prepared.qemu, machine.command_line(config), descriptors, self.qemu_log_path
+            )
+        finally:
+            for theirs in (agent_theirs, qmp_theirs, network_end):
+                if theirs is not None:
+                    theirs.close()
+        self._agent = AgentClient(agent_ours, sync, self.name)
+        self._qmp = machine.QmpClient(qmp_ours, self.name)
+
+    def _wait_up(self, timeout_s: float, after_boots: int = 0) -> None:
+        started_s = time.monotonic()
+        try:
+            self.agent.wait_ready(timeout_s, after_boots)
+        except GuestError as error:
+            raise self._explained(error) from None
+        self.boot_s = time.monotonic() - started_s
+
+    def _explained(self, error: GuestError) -> GuestError:
+        """An error with the last words of the console and of QEMU."""
+        text = error.what
+        with contextlib.suppress(OSError):
+            qemu_words = self.qemu_log_path.read_text(errors="replace").splitlines()[1:]
+            if qemu_words:
+                text += "\nQEMU said:\n" + "\n".join("  " + line for line in qemu_words[-8:])
+        text += f"\nthe console ({self.console_path}) ends with:\n"
+        text += "\n".join("  " + line for line in self.console_log.splitlines()[-15:]) or "  (nothing)"
+        return GuestError(text)
+
+    def kill(self) -> None:
+        """End the guest at once, as if its power were cut."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+        if self._agent is not None:
+            self._agent.close("the guest was killed")
+        if self._qmp is not None:
+            self._qmp.close()
+
+    def reboot(self, timeout_s: float | None = None) -> None:
+        """Reboot the guest's kernel and wait until it is up again, drivers loaded as at the first boot."""
+        boots = self.agent.boots
+        process = self.popen(["/usr/bin/busybox", "reboot", "-f"])
+        with contextlib.suppress(GuestError, OSError):
+            process.wait(20)
+        self._came_back(boots, timeout_s)
+
+    def reset(self, timeout_s: float | None = None) -> None:
+        """Press the reset button: the kernel gets no chance to say good-bye.  Waits until it is up again."""
+        boots = self.agent.boots
+        self.qmp("system_reset")
+        self._came_back(boots, timeout_s)
+
+    def _came_back(self, boots: int, timeout_s: float | None) -> None:
+        self._wait_up(timeout_s if timeout_s is not None else self._lab.boot_timeout_s, boots)
+        self._lab._load_drivers(self)
+
+    @property
+    def alive(self) -> bool:
+        """Is the guest's machine running?"""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process number of the guest's QEMU on the host."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def agent(self) -> AgentClient:
+        """The connection to the guest's agent."""
+        if self._agent is None:
+            raise GuestError(f"{self.name} is not started")
+        return self._agent
+
+    @property
+    def console_log(self) -> str:
+        """What the guest has printed on its console since its first power-on."""
+        try:
+            return self.console_path.read_text(errors="replace").replace("\r", "")
+        except OSError:
+            return ""
+
+    def qmp(self, command: str, **arguments: Any) -> Any:
+        """Run a QMP command on the guest's machine and return its result."""
+        if self._qmp is None:
+            raise GuestError(f"{self.name} is not started")
+        return self._qmp.command(command, **arguments)
+
+    # -- work ----------------------------------------------------------------------------------------
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = 60.0,
+        check: bool = False,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        stdin: bytes | str = b"",
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+    ) -> Completed:
+        """Run a command to its end.
+
+        ``check`` raises :class:`CommandFailed` if its status is not 0; a command that takes longer than
+        ``timeout_s`` is killed and raises :class:`CommandTimeout`; one that cannot be started raises
+        ``OSError``.  ``stdout`` and ``stderr`` are called with output as it comes, instead of collecting it.
+        """
+        completed = self.agent.run(
+            argv, timeout_s=timeout_s, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr
+        )
+        if check and completed.returncode:
+            raise CommandFailed(self.name, completed)
+        return completed
+
+    def popen(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        tty: tuple[int, int] | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+    ) -> Process:
+        """Start a command and return while it runs.  ``tty`` (rows, columns) gives it a terminal."""
+        return self.agent.popen(argv, env=env, cwd=cwd, tty=tty, stdout=stdout, stderr=stderr)
+
+    def copy_in(self, source: str | Path, target: str, timeout_s: float = 60.0) -> None:
+        """Copy a file or a folder of the host into the guest."""
+        self.agent.copy_in(Path(source), target, timeout_s)
+
+    def copy_out(self, source: str, target: str | Path, timeout_s: float = 60.0) -> None:
+        """Copy a file of the guest to the host."""
+        self.agent.copy_out(source, Path(target), timeout_s)
+
+
+class Lab:
+    """Guests on one fabric, as a context manager.  See :meth:`__init__` for what can be chosen."""
+
+    def __init__(
+        self,
+        guests: int = 2,
+        kernel: str | Path = DEFAULT_SPEC,
+        hcas_per_guest: int = 1,
+        memory_mib: int = 1024,
+        share: str | Path | None = None,
+        log_dir: str | Path | None = None,
+        *,
+        modules_dir: Path | None = None,
+        extra_modules: Sequence[str] = (),
+        share_writable: bool = True,
+        cpus: int = 1,
+        autoload: bool = True,
+        keep_logs: bool = False,
+        boot_timeout_s: float = 120.0,
+        kernel_arguments: str = "",
+        qemu_arguments: Sequence[str] = (),
+        rack_factory: RackFactory = default_rack,
+        progress: Progress | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        """Describe a lab; nothing happens before :meth:`start` (or ``with``).
+
+        ``log_dir``: where logs go; they stay there.  Without it they go to a temporary folder, removed after
+        a run that did not fail unless ``keep_logs``.  ``autoload``: load mlx5_ib and the user interfaces of
+        the RDMA stack in guests that have a card.  ``share``: a host folder that guests see at /mnt/share.
+        ``boot_timeout_s``: how long a guest may take to boot.
+        """
+        if guests < 1 or guests > 1000:
+            raise LabError(f"{guests} guests: not a number of guests", "give 1 to 1000")
+        if hcas_per_guest < 0 or hcas_per_guest > 16:
+            raise LabError(f"{hcas_per_guest} cards per guest: not possible", "give 0 to 16")
+        if memory_mib < 384:
+            raise LabError(f"{memory_mib} MiB is too little for a guest", "give at least 384")
+        self.guest_count = guests
+        self.kernel_spec = kernel
+        self.hcas_per_guest = hcas_per_guest
+        self.memory_mib = memory_mib
+        self.cpus = cpus
+        self.autoload = autoload
+        self.boot_timeout_s = boot_timeout_s
+        self.share = _shared_folder(share)
+        self.share_writable = share_writable
+        self.kernel_arguments = kernel_arguments
+        self.qemu_arguments = list(qemu_arguments)
+        self.guests: list[Guest] = []
+        self.rack: RackLike | None = None
+        self.prepared: Prepared
+        self.accelerator = "tcg"
+        self.log_dir = Path()
+        self._wanted_log_dir = Path(log_dir) if log_dir is not None else None
+        self._keep_logs = keep_logs
+        self._modules_dir = modules_dir
+        self._extra_modules = extra_modules
+        self._rack_factory = rack_factory
+        self._progress = progress if progress is not None else Progress()
+        self._cache = cache if cache is not None else Cache()
+        self._network: Network | None = None
+        self._socket_dir: Path | None = None
+        self._started = False
+        self._failed = False
+        self._teardown = threading.Lock()
+
+    @property
+    def hcas(self) -> Sequence[Any]:
+        """All cards, guest by guest."""
+        return self.rack.hcas if self.rack is not None else []
+
+    @property
+    def fabric(self) -> Any:
+        """The fabric between the cards; ``None`` in a lab without cards."""
+        return self.rack.fabric if self.rack is not None else None
+
+    # -- life ----------------------------------------------------------------------------------------
+    def start(self) -> Self:
+        """Prepare what is missing, start the cards, boot the guests and wait until all are up."""
+        if self._started:
+            raise LabError("this lab was started before", "make a new one")
+        self._started = True
+        self.prepared = prepare(
+            self._progress,
+            self.kernel_spec,
+            modules_dir=self._modules_dir,
+            extra_modules=self._extra_modules,
+            cache=self._cache,
+        )
+        self.accelerator = machine.accelerator()
+        self._make_folders()
+        _LIVING.add(self)
+        try:
+            self._start_rack()
+            self._start_guests()
+        except BaseException:
+            self.stop(failed=True)
+            raise
+        return self
+
+    def _make_folders(self) -> None:
+        if self._wanted_log_dir is not None:
+            self.log_dir = self._wanted_log_dir.resolve()
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+        else:
+            self.log_dir = Path(tempfile.mkdtemp(prefix="vhca-lab-"))
+        # the path of a socket must be short, whatever the log folder is called
+        self._socket_dir = Path(tempfile.mkdtemp(prefix="vhca-"))
+        if len(str(self._socket_dir)) > _SOCKET_PATH_MAX - 30:
+            raise LabError(f"{self._socket_dir} is too long for socket names", "set TMPDIR to a shorter path")
+
+    def _start_rack(self) -> None:
+        count = self.guest_count * self.hcas_per_guest
+        if count:
+            assert self._socket_dir is not None
+            rack = self._rack_factory(count, self._socket_dir)
+            rack.start()
+            self.rack = rack
+
+    def _start_guests(self) -> None:
+        self._network = Network(self.guest_count)
+        per_guest = self.hcas_per_guest
+        for index, end in enumerate(self._network.ends):
+            guest = Guest(self, index, self.hcas[index * per_guest : (index + 1) * per_guest])
+            self.guests.append(guest)
+            guest._start(end)
+        with ThreadPoolExecutor(max_workers=self.guest_count) as pool:
+            waits = [pool.submit(self._bring_up, guest) for guest in self.guests]
+            for wait in waits:
+                try:
+                    wait.result()
+                except BaseException:
+                    for guest in self.guests:  # the others need not be waited for
+                        guest.kill()
+                    raise
+
+    def _bring_up(self, guest: Guest) -> None:
+        guest._wait_up(self.boot_timeout_s)
+        self._load_drivers(guest)
+
+    def _load_drivers(self, guest: Guest) -> None:
+        if self.autoload and guest.hcas:
+            try:
+                guest.run(["modprobe", "-a", *HCA_MODULES], timeout_s=self.boot_timeout_s, check=True)
+            except GuestError as error:
+                raise guest._explained(error) from None
+
+    def stop(self, failed: bool = False) -> None:
+        """Take everything down.  ``failed`` keeps the logs.  May be called again, and from any thread."""
+        with self._teardown:
+            _LIVING.discard(self)
+            self._failed = self._failed or failed
+            for guest in self.guests:
+                guest.kill()
+            if self.rack is not None:
+                with contextlib.suppress(Exception):
+                    self.rack.stop()
+            if self._network is not None:
+                self._network.close()
+            if self._socket_dir is not None:
+                self._keep_device_logs(self._socket_dir)
+                shutil.rmtree(self._socket_dir, ignore_errors=True)
+                self._socket_dir = None
+            if self._wanted_log_dir is None and self.log_dir != Path() and self.log_dir.exists():
+                if self._failed or self._keep_logs:
+                    self._progress.say(f"the logs of this run are in {self.log_dir}")
+                else:
+                    shutil.rmtree(self.log_dir, ignore_errors=True)
+
+    def _keep_device_logs(self, folder: Path) -> None:
+        """Move what the cards wrote beside their sockets to where the logs are."""
+        for path in folder.iterdir():
+            if path.is_file():
+                with contextlib.suppress(OSError):
+                    shutil.move(path, self.log_dir / path.name)
+
+    def mark_failed(self) -> None:
+        """Keep the logs of this run although no exception will reach the lab."""
+        self._failed = True
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(failed=kind is not None)
+
+
+def _shared_folder(share: str | Path | None) -> Path | None:
+    if share is None:
+        return None
+    folder = Path(share).expanduser().resolve()
+    if not folder.is_dir():
+        raise LabError(f"the folder to share, {folder}, is not there", "give an existing folder")
+    return folder
+
+
+_LIVING: weakref.WeakSet[Lab] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for lab in list(_LIVING):
+        lab.stop(failed=True)

@@ -1,0 +1,98 @@
+"""The bill of materials: which packages a bench is made of, and the checksums of those no index lists.
+
+Data only.  Changing a list here changes the key of what is built from it, so the cache rebuilds by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vhca.lab.packages import PoolFile
+
+QEMU_PACKAGES: Final = ("qemu-system-x86",)
+QEMU_SUITE: Final = "trixie-backports"
+
+GUEST_SUITE: Final = "trixie"
+GUEST_PACKAGES: Final = (
+    "bash",
+    "busybox-static",
+    "ethtool",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "infiniband-diags",
+    "iproute2",
+    "iputils-ping",
+    "kmod",
+    "opensm",
+    "pciutils",
+    "perftest",
+    "python3-minimal",
+    "python3-pyverbs",
+    "rdmacm-utils",
+    "strace",
+)
+# Needed to configure a real system, or by scripts that the guest does not use; a guest runs without them.
+GUEST_WITHOUT: Final = frozenset(
+    [
+        "adduser",
+        "base-files",
+        "base-passwd",
+        "debconf",
+        "debianutils",
+        "dpkg",
+        "init-system-helpers",
+        "libapparmor1",
+        "libaudit-common",
+        "libbsd0",
+        "libdb5.3t64",
+        "libdebconfclient0",
+        "libgdbm-compat4t64",
+        "libgdbm6t64",
+        "libmd0",
+        "libpam-modules",
+        "libpam-modules-bin",
+        "libpam0g",
+        "libperl5.40",
+        "libseccomp2",
+        "libsemanage-common",
+        "libsemanage2",
+        "libsepol2",
+        "libsystemd-shared",
+        "login.defs",
+        "mawk",
+        "media-types",
+        "mount",
+        "openssl-provider-legacy",
+        "passwd",
+        "perl",
+        "perl-base",
+        "perl-modules-5.40",
+        "rdma-core",
+        "systemd",
+        "tar",
+        "tzdata",
+        "udev",
+    ]
+)
+
+# The index lists only one of the three packages that make up this kernel; the pool still has them all.
+_LINUX: Final = "pool/main/l/linux"
+KERNELS: Final = {
+    "6.19.14+deb13-amd64": (
+        PoolFile(
+            f"{_LINUX}-signed-amd64/linux-binary-6.19.14+deb13-amd64_6.19.14-1~bpo13+1_amd64.deb",
+            "64a48046a3fa5f894a5a40dc36f2e42a67a7193e2266e43c09143a769aeab8e3",
+            13504740,
+        ),
+        PoolFile(
+            f"{_LINUX}/linux-base-6.19.14+deb13-amd64_6.19.14-1~bpo13+1_amd64.deb",
+            "f12c1bdb44f0d820e6b740638cf88dfc570854938a250bfe58376250fe337590",
+            1070396,
+        ),
+        PoolFile(
+            f"{_LINUX}/linux-modules-6.19.14+deb13-amd64_6.19.14-1~bpo13+1_amd64.deb",
+            "bea4d9513e8055d8f98644ef866dc30b70568b46b63843197404399d5e47b8ab",
+            155982588,
+        ),
+    ),
+}

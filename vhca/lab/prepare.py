@@ -1,0 +1,46 @@
+"""Unpacking the bench: makes QEMU, a kernel and a guest image ready, once, and says what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vhca.lab import kernels
+from vhca.lab.cache import Cache, Progress
+from vhca.lab.image import build_image
+from vhca.lab.kernels import DEFAULT_SPEC, Kernel
+from vhca.lab.qemu import Qemu, find_qemu
+
+_IMAGES_KEPT = 6
+
+
+@dataclass(slots=True, frozen=True)
+class Prepared:
+    """All that a guest is started from."""
+
+    qemu: Qemu
+    kernel: Kernel
+    image: Path
+
+
+def prepare(
+    progress: Progress | None = None,
+    kernel: str | Path = DEFAULT_SPEC,
+    *,
+    modules_dir: Path | None = None,
+    extra_modules: Sequence[str] = (),
+    cache: Cache | None = None,
+) -> Prepared:
+    """Make everything ready that guests with this kernel need.  Fetches what is missing; cheap if nothing is.
+
+    Raises a :class:`vhca.lab.errors.LabError` that says what to do.
+    """
+    progress = progress if progress is not None else Progress()
+    cache = cache if cache is not None else Cache()
+    qemu = find_qemu(cache, progress)
+    found = kernels.resolve(kernel, cache, progress, modules_dir)
+    image = build_image(found, cache, progress, extra_modules)
+    for kind in ("images", "image-base", "image-modules"):
+        cache.prune(kind, _IMAGES_KEPT)
+    return Prepared(qemu, found, image)
