@@ -1,0 +1,67 @@
+"""Management datagrams on the wire: the packets that QP0 and QP1 send for the agents (13.5, 14.2.2 of volume 1)."""
+
+from typing import Final
+
+from firmware.mads.port import Port
+from vhca.wire import mad as madwire
+from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Grh, Packet
+
+MANAGEMENT_VL: Final = 15
+DEFAULT_PKEY: Final = 0xFFFF
+
+
+def smp_packet(mad: bytes, dlid: int, slid: int, psn: int = 0) -> Packet:
+    """An SMP on its way: QP0 to QP0 on VL 15, Q_Key 0."""
+    return Packet(
+        dlid=dlid,
+        slid=slid,
+        service=UD,
+        op=SEND,
+        dest_qp=0,
+        psn=psn,
+        payload=mad,
+        mtu=256,
+        vl=MANAGEMENT_VL,
+        pkey=DEFAULT_PKEY,
+    )
+
+
+def reply_packet(request: Packet, mad: bytes, slid: int) -> Packet:
+    """The packet that carries the agent's answer `mad` back to where `request` came from.
+
+    `slid` is the port's own LID. Directed routes answer with permissive LIDs where the path is not LID-routed at that
+    end. On QP1 the answer goes to the QP that asked, with the P_Key, SL and (swapped) GRH of the request.
+    """
+    if request.dest_qp == 0:
+        dlid = request.slid
+        if mad[1] == madwire.CLASS_SUBN_DR:
+            answer = madwire.Smp.from_bytes(mad)
+            # Hops were walked by port number up to here: so they are on the way back.
+            if answer.dr_dlid == PERMISSIVE_LID:
+                slid = PERMISSIVE_LID
+            if answer.hop_count or answer.dr_slid == PERMISSIVE_LID:
+                dlid = PERMISSIVE_LID
+        return smp_packet(mad, dlid, slid or PERMISSIVE_LID, request.psn)
+    grh = request.grh
+    return Packet(
+        dlid=request.slid,
+        slid=slid,
+        service=UD,
+        op=SEND,
+        dest_qp=request.src_qp,
+        psn=request.psn,
+        payload=mad,
+        mtu=256,
+        sl=request.sl,
+        grh=None if grh is None else Grh(grh.dgid, grh.sgid, grh.tclass, grh.flow_label, 0xFF),
+        pkey=request.pkey,
+        qkey=madwire.QP1_QKEY,
+        src_qp=request.dest_qp,
+    )
+
+
+def trap_packet(port: Port, mad: bytes) -> Packet:
+    """The packet that carries a trap from `port` to its subnet manager."""
+    packet = smp_packet(mad, port.sm_lid, port.lid)
+    packet.sl = port.info.sm_sl
+    return packet

@@ -1,0 +1,184 @@
+"""What a port remembers for its manager: addresses, keys, tables and the link state machine.
+
+Assumes that :mod:`firmware.mads.sma` has checked what a manager wants to set. Guarantees that the state only moves
+along the edges of the link state machine (7.2 of volume 1): Down, Initialize, Armed, Active.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from vhca.wire import smp
+from vhca.wire.smp import PortInfo
+
+PARTITION_CAP: Final = 16
+GUID_CAP: Final = 8
+DATA_VLS: Final = 4
+
+# Sub types of the port change event as the driver gets them.
+EVENT_DOWN: Final = 1
+EVENT_ACTIVE: Final = 4
+EVENT_INITIALIZED: Final = 5
+EVENT_LID: Final = 6
+EVENT_PKEY: Final = 7
+EVENT_GUID: Final = 8
+EVENT_CLIENT_REREGISTER: Final = 9
+
+DEFAULT_CAPABILITY_MASK: Final = (
+    smp.CAP_TRAP
+    | smp.CAP_SL_MAPPING
+    | smp.CAP_SYSTEM_IMAGE_GUID
+    | smp.CAP_EXTENDED_SPEEDS
+    | smp.CAP_MASK2
+    | smp.CAP_CAPABILITY_MASK_NOTICE
+    | smp.CAP_CLIENT_REREGISTRATION
+    | smp.CAP_OTHER_LOCAL_CHANGES_NOTICE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PortEvent:
+    """The driver must hear about `port`: a port change event of sub type `subtype` (EVENT_*)."""
+
+    port: int
+    subtype: int
+
+
+class Port:
+    """One port of the card as management sees it; `info` is its PortInfo, `guids[0]` its port GUID."""
+
+    def __init__(self, number: int, guid: int) -> None:
+        self.number = number
+        self.guids = [guid] + [0] * (GUID_CAP - 1)
+        self.pkeys = [0xFFFF] + [0] * (PARTITION_CAP - 1)
+        self.sl_to_vl = [sl % DATA_VLS for sl in range(16)]
+        # (VL, weight) pairs: every data VL gets the same share in both tables.
+        even = b"".join(bytes((vl, 64)) for vl in range(DATA_VLS)) + bytes(2 * DATA_VLS)
+        self.vl_arbitration_low = even
+        self.vl_arbitration_high = even
+        self.cable_up = False
+        self.disabled = False
+        # Time of the first M_Key violation of a running lease, None if no lease runs.
+        self.lease_started_ns: int | None = None
+        self.info = PortInfo(
+            gid_prefix=smp.DEFAULT_GID_PREFIX,
+            capability_mask=DEFAULT_CAPABILITY_MASK,
+            local_port_num=number,
+            link_width_enabled=smp.WIDTH_1X | smp.WIDTH_4X,
+            link_width_supported=smp.WIDTH_1X | smp.WIDTH_4X,
+            link_width_active=smp.WIDTH_4X,
+            link_speed_supported=7,
+            port_state=smp.PORT_DOWN,
+            port_physical_state=smp.PHYS_POLLING,
+            link_down_default_state=smp.PHYS_POLLING,
+            link_speed_active=smp.SPEED_QDR,
+            link_speed_enabled=7,
+            neighbor_mtu=smp.MTU_4096,
+            vl_cap=smp.VL_CAP_4,
+            vl_arbitration_high_cap=2 * DATA_VLS,
+            vl_arbitration_low_cap=2 * DATA_VLS,
+            mtu_cap=smp.MTU_4096,
+            operational_vls=smp.VL_CAP_4,
+            guid_cap=GUID_CAP,
+            subnet_timeout=18,
+            resp_time_value=16,
+            local_phy_errors=15,
+            overrun_errors=15,
+            link_speed_ext_active=smp.SPEED_EXT_EDR,
+            link_speed_ext_supported=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
+            link_speed_ext_enabled=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
+        )
+
+    @property
+    def guid(self) -> int:
+        """Port GUID, EUI-64."""
+        return self.guids[0]
+
+    @property
+    def lid(self) -> int:
+        """Base LID, 0 before a manager assigned one."""
+        return self.info.lid
+
+    @property
+    def lmc(self) -> int:
+        """Number of low LID bits that this port ignores."""
+        return self.info.lmc
+
+    @property
+    def sm_lid(self) -> int:
+        """LID of the master subnet manager, 0 if none has been here."""
+        return self.info.sm_lid
+
+    @property
+    def state(self) -> int:
+        """PORT_DOWN, PORT_INIT, PORT_ARMED or PORT_ACTIVE."""
+        return self.info.port_state
+
+    @property
+    def gid_prefix(self) -> int:
+        """Subnet prefix."""
+        return self.info.gid_prefix
+
+    @property
+    def mtu_bytes(self) -> int:
+        """Active MTU in bytes."""
+        return smp.mtu_bytes(self.info.neighbor_mtu)
+
+    def gid(self, index: int) -> bytes:
+        """GID `index` (0..GUID_CAP-1), 16 bytes."""
+        return self.info.gid_prefix.to_bytes(8, "big") + self.guids[index].to_bytes(8, "big")
+
+    def owns_lid(self, lid: int) -> bool:
+        """Tell whether a unicast LID addresses this port, path bits ignored."""
+        mask = 0xFFFF << self.info.lmc & 0xFFFF
+        return self.info.lid != 0 and lid & mask == self.info.lid & mask
+
+    def set_cable(self, up: bool) -> list[PortEvent]:
+        """The cable was plugged or pulled; training ends at once."""
+        if up == self.cable_up:
+            return []
+        self.cable_up = up
+        return self._train() if up else self._fall()
+
+    def enable(self) -> list[PortEvent]:
+        """Poll for a partner again after :meth:`disable`."""
+        self.disabled = False
+        if self.info.port_state == smp.PORT_DOWN:
+            return self._train()
+        return []
+
+    def disable(self) -> list[PortEvent]:
+        """Take the link down until :meth:`enable`."""
+        self.disabled = True
+        return self._fall()
+
+    def bounce(self) -> list[PortEvent]:
+        """Take the link down; it trains again at once if it may and there is a partner."""
+        return self._fall() + self._train()
+
+    def move(self, state: int) -> list[PortEvent]:
+        """Armed or Active, where the state machine allows it; the caller checked :meth:`may_move`."""
+        self.info.port_state = state
+        return [PortEvent(self.number, EVENT_ACTIVE)] if state == smp.PORT_ACTIVE else []
+
+    def may_move(self, state: int) -> bool:
+        """Tell whether a manager may set PortState to `state` now (14.2.5.6)."""
+        now = self.info.port_state
+        if state in (smp.PORT_NOP, smp.PORT_DOWN) or (state == now and state >= smp.PORT_ARMED):
+            return True
+        return (now, state) in ((smp.PORT_INIT, smp.PORT_ARMED), (smp.PORT_ARMED, smp.PORT_ACTIVE))
+
+    def _fall(self) -> list[PortEvent]:
+        info = self.info
+        info.port_physical_state = smp.PHYS_DISABLED if self.disabled else smp.PHYS_POLLING
+        if info.port_state == smp.PORT_DOWN:
+            return []
+        info.port_state = smp.PORT_DOWN
+        return [PortEvent(self.number, EVENT_DOWN)]
+
+    def _train(self) -> list[PortEvent]:
+        if not self.cable_up or self.disabled:
+            self.info.port_physical_state = smp.PHYS_DISABLED if self.disabled else smp.PHYS_POLLING
+            return []
+        self.info.port_physical_state = smp.PHYS_LINK_UP
+        self.info.port_state = smp.PORT_INIT
+        return [PortEvent(self.number, EVENT_INITIALIZED)]

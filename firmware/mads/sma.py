@@ -1,0 +1,412 @@
+"""The subnet management agent of the card: answers a subnet manager, over the wire or through the host.
+
+Sans-IO: datagrams in, datagrams and port events out (chapter 14 of volume 1). It serves directed-route SMPs that end
+here, LID-routed SMPs, and what the driver asks with MAD_IFC. Guarantees that any 256 bytes give a reply or none, and
+that a Set is done as a whole or not at all.
+
+DEVIATION: a trap is sent once, not repeated until it is repressed; subnet managers sweep anyway.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from firmware.mads.port import (
+    EVENT_CLIENT_REREGISTER,
+    EVENT_GUID,
+    EVENT_LID,
+    EVENT_PKEY,
+    GUID_CAP,
+    PARTITION_CAP,
+    Port,
+    PortEvent,
+)
+from vhca.hw.hardware import BoardInfo
+from vhca.wire import mad as madwire
+from vhca.wire import smp as smpwire
+from vhca.wire.mad import MAD_BYTES, Smp
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID
+from vhca.wire.smp import NodeInfo, PortInfo
+
+_OK: Final = madwire.STATUS_OK
+_INVALID: Final = madwire.STATUS_INVALID_FIELD
+_CLASSES: Final = (madwire.CLASS_SUBN_LID, madwire.CLASS_SUBN_DR)
+_OWNED_METHODS: Final = (madwire.METHOD_GET, madwire.METHOD_SET, madwire.METHOD_TRAP_REPRESS)
+
+_Get = Callable[[Port, Smp], int]
+_Set = Callable[[Port, Smp, list[PortEvent]], int]
+
+
+def owns(mad: bytes) -> bool:
+    """Tell whether an SMP from the wire is for the agent; anything else on QP0 is for a manager on the host.
+
+    The agent owns requests (Get, Set, TrapRepress) except those for SMInfo, which only a manager can answer.
+    """
+    if len(mad) != MAD_BYTES or mad[1] not in _CLASSES or mad[3] not in _OWNED_METHODS:
+        return False
+    returning = mad[1] == madwire.CLASS_SUBN_DR and mad[4] & 0x80
+    return not returning and mad[16:18] != smpwire.SM_INFO.to_bytes(2, "big")
+
+
+class Sma:
+    """Agent of all ports of one card."""
+
+    def __init__(self, info: BoardInfo) -> None:
+        self.board = info
+        self.node_description = info.node_description.encode()[:64].ljust(64, b"\0")
+        self.ports = {number: Port(number, guid) for number, guid in enumerate(info.port_guids, 1)}
+        self.counters: Counter[str] = Counter()
+        self._trap_tid = 0
+        self._getters: dict[int, _Get] = {
+            smpwire.NODE_DESCRIPTION: self._get_node_description,
+            smpwire.NODE_INFO: self._get_node_info,
+            smpwire.GUID_INFO: self._get_guid_info,
+            smpwire.PORT_INFO: self._get_port_info,
+            smpwire.P_KEY_TABLE: self._get_pkey_table,
+            smpwire.SL_TO_VL: self._get_sl_to_vl,
+            smpwire.VL_ARBITRATION: self._get_vl_arbitration,
+            smpwire.VENDOR_DIAG: self._get_vendor_diag,
+        }
+        self._setters: dict[int, _Set] = {
+            smpwire.GUID_INFO: self._set_guid_info,
+            smpwire.PORT_INFO: self._set_port_info,
+            smpwire.P_KEY_TABLE: self._set_pkey_table,
+            smpwire.SL_TO_VL: self._set_sl_to_vl,
+            smpwire.VL_ARBITRATION: self._set_vl_arbitration,
+        }
+
+    def port(self, number: int) -> Port:
+        """Management state of port `number` (1-based); KeyError if there is none."""
+        return self.ports[number]
+
+    def link_up(self, port: int, up: bool) -> list[PortEvent]:
+        """The cable at `port` came up or went down."""
+        return self.ports[port].set_cable(up)
+
+    def set_capability_mask(self, port: int, mask: int) -> bytes | None:
+        """The host changed CapabilityMask; gives the trap 144 to send to the subnet manager, None if there is none."""
+        state = self.ports[port]
+        if mask == state.info.capability_mask:
+            return None
+        state.info.capability_mask = mask & 0xFFFFFFFF
+        return self._trap_144(state, 0)
+
+    def set_node_description(self, text: bytes) -> dict[int, bytes]:
+        """The host changed the node's name (at most 64 bytes); gives a trap 144 by port that has a manager."""
+        text = text[:64].ljust(64, b"\0")
+        if text == self.node_description:
+            return {}
+        self.node_description = text
+        traps = {number: self._trap_144(port, 1) for number, port in self.ports.items()}
+        return {number: trap for number, trap in traps.items() if trap is not None}
+
+    def handle(
+        self, port: int, mad: bytes, ignore_mkey: bool = False, now_ns: int = 0
+    ) -> tuple[bytes | None, list[PortEvent]]:
+        """Serve one SMP that arrived at `port` (1-based); gives the reply (or None) and what the driver must hear.
+
+        `ignore_mkey` is for the host itself. A directed-route request straight from the wire (hop pointer = hop count)
+        leaves with its return path completed; one that the host's SMI already advanced keeps its hop pointer.
+        """
+        state = self.ports.get(port)
+        if state is None or not _is_smp(mad):
+            self.counters["smp_discarded"] += 1
+            return None, []
+        request = Smp.from_bytes(mad)
+        if request.method & madwire.METHOD_RESPONSE or request.method == madwire.METHOD_TRAP_REPRESS:
+            self.counters["smp_no_reply"] += 1
+            return None, []
+        directed = request.mgmt_class == madwire.CLASS_SUBN_DR
+        if directed and not self._end_of_path(state, request):
+            self.counters["smp_bad_path"] += 1
+            return None, []
+        events: list[PortEvent] = []
+        if not ignore_mkey and not self._mkey_allows(state, request, now_ns):
+            self.counters["smp_bad_mkey"] += 1
+            return None, []
+        status = self._execute(state, request, events)
+        request.method = madwire.METHOD_GET_RESP
+        request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
+        return request.to_bytes(), events
+
+    @staticmethod
+    def _end_of_path(port: Port, request: Smp) -> bool:
+        """Complete the return path of a request that ends here (14.2.2); False if it does not end here."""
+        if request.status & madwire.STATUS_DIRECTION or request.hop_count > 63:
+            return False
+        if request.hop_pointer == request.hop_count:
+            if request.hop_count:
+                path = bytearray(request.return_path)
+                path[request.hop_count] = port.number
+                request.return_path = bytes(path)
+            return True
+        return request.hop_pointer == request.hop_count + 1
+
+    def _mkey_allows(self, port: Port, request: Smp, now_ns: int) -> bool:
+        """Check the M_Key by level of protection, and count violations and leases (14.2.4)."""
+        info = port.info
+        lease_ns = info.mkey_lease_period * 1_000_000_000
+        if port.lease_started_ns is not None and lease_ns and now_ns - port.lease_started_ns >= lease_ns:
+            info.mkey_protect_bits = 0
+            port.lease_started_ns = None
+        if info.mkey == 0 or request.mkey == info.mkey:
+            if request.mkey == info.mkey:
+                port.lease_started_ns = None
+            return True
+        if request.method == madwire.METHOD_GET and info.mkey_protect_bits < 2:
+            return True
+        info.mkey_violations = min(info.mkey_violations + 1, 0xFFFF)
+        if lease_ns and port.lease_started_ns is None:
+            port.lease_started_ns = now_ns
+        return False
+
+    def _execute(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+        if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
+            return madwire.STATUS_BAD_VERSION
+        attr_id = request.attr_id
+        if request.method not in (madwire.METHOD_GET, madwire.METHOD_SET):
+            return madwire.STATUS_UNSUPPORTED_METHOD
+        getter = self._getters.get(attr_id)
+        if getter is None:
+            self.counters[f"smp_unsupported_attribute_{attr_id:#06x}"] += 1
+            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
+        if request.method == madwire.METHOD_GET:
+            request.data = bytes(64)
+            return getter(port, request)
+        setter = self._setters.get(attr_id)
+        if setter is None:
+            return madwire.STATUS_UNSUPPORTED_METHOD
+        status = setter(port, request, events)
+        return status or getter(port, request)
+
+    # Get
+
+    def _get_node_description(self, port: Port, request: Smp) -> int:
+        request.data = self.node_description
+        return _INVALID if request.attr_mod else _OK
+
+    def _get_node_info(self, port: Port, request: Smp) -> int:
+        board = self.board
+        info = NodeInfo(
+            base_version=1,
+            class_version=1,
+            node_type=smpwire.NODE_TYPE_CA,
+            num_ports=len(self.ports),
+            system_image_guid=board.system_image_guid,
+            node_guid=board.node_guid,
+            port_guid=port.guid,
+            partition_cap=PARTITION_CAP,
+            device_id=board.device_id,
+            revision=board.revision,
+            local_port_num=port.number,
+            vendor_id=board.vendor_id,
+        )
+        request.data = info.to_bytes().ljust(64, b"\0")
+        return _INVALID if request.attr_mod else _OK
+
+    def _get_guid_info(self, port: Port, request: Smp) -> int:
+        if request.attr_mod * smpwire.GUIDS_PER_BLOCK >= GUID_CAP:
+            return _INVALID
+        request.data = smpwire.pack_guids(port.guids)
+        return _OK
+
+    def _selected(self, port: Port, number: int) -> Port | None:
+        """The port that an attribute modifier names; 0 is the port at which the SMP arrived."""
+        return self.ports.get(number) if number else port
+
+    def _get_port_info(self, port: Port, request: Smp) -> int:
+        target = self._selected(port, request.attr_mod)
+        if target is None:
+            return _INVALID
+        info = PortInfo.from_bytes(target.info.to_bytes())
+        if info.mkey_protect_bits and request.mkey != info.mkey:
+            info.mkey = 0
+        info.local_port_num = port.number
+        request.data = info.to_bytes()
+        return _OK
+
+    def _get_pkey_table(self, port: Port, request: Smp) -> int:
+        if (request.attr_mod & 0xFFFF) * smpwire.P_KEYS_PER_BLOCK >= PARTITION_CAP:
+            return _INVALID
+        request.data = smpwire.pack_words(port.pkeys).ljust(64, b"\0")
+        return _OK
+
+    def _get_sl_to_vl(self, port: Port, request: Smp) -> int:
+        table = port.sl_to_vl
+        packed = bytes(table[sl] << 4 | table[sl + 1] for sl in range(0, 16, 2))
+        request.data = packed.ljust(64, b"\0")
+        return _OK
+
+    def _get_vl_arbitration(self, port: Port, request: Smp) -> int:
+        block = request.attr_mod >> 16
+        if block not in (1, 3):
+            return _INVALID
+        table = port.vl_arbitration_low if block == 1 else port.vl_arbitration_high
+        request.data = table.ljust(64, b"\0")
+        return _OK
+
+    def _get_vendor_diag(self, port: Port, request: Smp) -> int:
+        return _OK
+
+    # Set: check everything, then change everything
+
+    def _set_guid_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+        if request.attr_mod * smpwire.GUIDS_PER_BLOCK >= GUID_CAP:
+            return _INVALID
+        # Entry 0 is burnt in (14.2.5.5).
+        guids = [port.guid, *smpwire.unpack_guids(request.data)[1:]]
+        if guids != port.guids:
+            port.guids = guids
+            events.append(PortEvent(port.number, EVENT_GUID))
+        return _OK
+
+    def _set_pkey_table(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+        if (request.attr_mod & 0xFFFF) * smpwire.P_KEYS_PER_BLOCK >= PARTITION_CAP:
+            return _INVALID
+        pkeys = smpwire.unpack_words(request.data)[:PARTITION_CAP]
+        if pkeys != port.pkeys:
+            port.pkeys = pkeys
+            events.append(PortEvent(port.number, EVENT_PKEY))
+        return _OK
+
+    def _set_sl_to_vl(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+        port.sl_to_vl = [nibble for byte in request.data[:8] for nibble in (byte >> 4, byte & 15)]
+        return _OK
+
+    def _set_vl_arbitration(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+        block = request.attr_mod >> 16
+        if block == 1:
+            port.vl_arbitration_low = request.data[: 2 * port.info.vl_arbitration_low_cap]
+        elif block == 3:
+            port.vl_arbitration_high = request.data[: 2 * port.info.vl_arbitration_high_cap]
+        else:
+            return _INVALID
+        return _OK
+
+    def _set_port_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+        target = self._selected(port, request.attr_mod)
+        if target is None:
+            return _INVALID
+        wanted = PortInfo.from_bytes(request.data)
+        if not _port_info_valid(target, wanted):
+            return _INVALID
+        info = target.info
+        number = target.number
+        addresses = (info.lid, info.lmc, info.sm_lid, info.sm_sl)
+        prefix = info.gid_prefix
+        _apply_port_info(info, wanted)
+        if (info.lid, info.lmc, info.sm_lid, info.sm_sl) != addresses:
+            events.append(PortEvent(number, EVENT_LID))
+        if info.gid_prefix != prefix:
+            events.append(PortEvent(number, EVENT_GUID))
+        _move_port(target, wanted, events)
+        if wanted.client_reregister:
+            events.append(PortEvent(number, EVENT_CLIENT_REREGISTER))
+        # The reply is what Get gives now, with the ClientReregister bit echoed (14.2.5.6).
+        self._get_port_info(port, request)
+        if wanted.client_reregister:
+            reply = PortInfo.from_bytes(request.data)
+            reply.client_reregister = 1
+            request.data = reply.to_bytes()
+        return _OK
+
+    def _trap_144(self, port: Port, change_flags: int) -> bytes | None:
+        if port.state < smpwire.PORT_ARMED or not port.sm_lid or not port.info.capability_mask & smpwire.CAP_TRAP:
+            return None
+        lid = port.lid.to_bytes(2, "big")
+        mask = port.info.capability_mask.to_bytes(4, "big")
+        local = 1 if change_flags else 0
+        notice = madwire.Notice(
+            is_generic=1,
+            type=madwire.NOTICE_TYPE_INFORMATION,
+            producer_type=madwire.PRODUCER_CA,
+            trap_number=madwire.TRAP_CAPABILITY_CHANGE,
+            issuer_lid=port.lid,
+            details=(bytes(2) + lid + bytes((0, local)) + mask + bytes((0, change_flags))).ljust(54, b"\0"),
+        )
+        self._trap_tid += 1
+        return Smp(
+            base_version=1,
+            mgmt_class=madwire.CLASS_SUBN_LID,
+            class_version=1,
+            method=madwire.METHOD_TRAP,
+            tid=self._trap_tid,
+            attr_id=madwire.ATTR_NOTICE,
+            mkey=port.info.mkey,
+            data=notice.to_bytes()[:64],
+        ).to_bytes()
+
+
+def _is_smp(mad: bytes) -> bool:
+    """Tell whether the bytes are one SMP of either routing."""
+    return len(mad) == MAD_BYTES and mad[1] in _CLASSES
+
+
+def _unicast(lid: int) -> bool:
+    return 0 < lid < MULTICAST_LID_FIRST
+
+
+def _port_info_valid(port: Port, wanted: PortInfo) -> bool:
+    """Tell whether all fields of a Set(PortInfo) are legal now; any illegal one refuses the whole (14.2.5.6)."""
+    info = port.info
+    widths = info.link_width_supported
+    speeds = info.link_speed_supported
+    return (
+        _unicast(wanted.lid)
+        and (_unicast(wanted.sm_lid) or wanted.sm_lid == PERMISSIVE_LID)
+        and (wanted.link_width_enabled in (0, 255) or not wanted.link_width_enabled & ~widths)
+        and (wanted.link_speed_enabled in (0, 15) or not wanted.link_speed_enabled & ~speeds)
+        and wanted.neighbor_mtu <= info.mtu_cap
+        and wanted.operational_vls <= info.vl_cap
+        and wanted.port_state <= smpwire.PORT_ACTIVE
+        and port.may_move(wanted.port_state)
+        and wanted.port_physical_state <= smpwire.PHYS_DISABLED
+        and (not wanted.port_physical_state or wanted.port_state in (smpwire.PORT_NOP, smpwire.PORT_DOWN))
+        and wanted.link_down_default_state <= smpwire.PHYS_POLLING
+    )
+
+
+def _apply_port_info(info: PortInfo, wanted: PortInfo) -> None:
+    """Copy the fields a manager may write; zero means "no change" where the book says so."""
+    for name in (
+        "mkey",
+        "gid_prefix",
+        "lid",
+        "sm_lid",
+        "mkey_lease_period",
+        "mkey_protect_bits",
+        "lmc",
+        "sm_sl",
+        "vl_high_limit",
+        "subnet_timeout",
+        "local_phy_errors",
+        "overrun_errors",
+    ):
+        setattr(info, name, getattr(wanted, name))
+    for name in ("link_down_default_state", "neighbor_mtu", "operational_vls"):
+        if getattr(wanted, name):
+            setattr(info, name, getattr(wanted, name))
+    if wanted.link_width_enabled:
+        info.link_width_enabled = wanted.link_width_enabled & info.link_width_supported
+    if wanted.link_speed_enabled:
+        info.link_speed_enabled = wanted.link_speed_enabled & info.link_speed_supported
+    if wanted.link_speed_ext_enabled:
+        info.link_speed_ext_enabled = wanted.link_speed_ext_enabled & info.link_speed_ext_supported
+    for name in ("mkey_violations", "pkey_violations", "qkey_violations"):
+        # Writing 0 resets a counter, other values are ignored.
+        if not getattr(wanted, name):
+            setattr(info, name, 0)
+
+
+def _move_port(port: Port, wanted: PortInfo, events: list[PortEvent]) -> None:
+    physical = wanted.port_physical_state
+    if physical in (smpwire.PHYS_SLEEP, smpwire.PHYS_DISABLED):
+        events += port.disable()
+    elif physical == smpwire.PHYS_POLLING:
+        events += port.enable()
+        if wanted.port_state == smpwire.PORT_DOWN:
+            events += port.bounce()
+    elif wanted.port_state == smpwire.PORT_DOWN:
+        events += port.bounce()
+    elif wanted.port_state > smpwire.PORT_INIT and wanted.port_state != port.state:
+        events += port.move(wanted.port_state)
