@@ -7,7 +7,7 @@ from firmware.agents import Agents
 from firmware.hca import EVENT_COMMAND, Hca
 from firmware.queues import cq_doorbell, eq_doorbell, post_event
 from firmware.transport import engine
-from vhca.hw.effects import CommandDone, Effects, Loopback
+from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
     CommandPosted,
     CqDoorbell,
@@ -36,6 +36,7 @@ class Kernel:
         hca.out = out
         kind = type(event)
         if kind is PacketIn:
+            hca.agents.count_received(event.port, event.packet)  # type: ignore[union-attr]
             engine.packet_in(hca, event.port, event.packet)  # type: ignore[union-attr]
         elif kind is SqDoorbell:
             self._sq_doorbell(event)  # type: ignore[arg-type]
@@ -52,7 +53,7 @@ class Kernel:
         elif kind is Reset:
             hca.note("reset", reason=event.reason)  # type: ignore[union-attr]
             hca.reset_state()
-        self._emit_loopback()
+        self._finish()
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.hw.hardware.Firmware`."""
@@ -64,7 +65,7 @@ class Kernel:
         hca.now_ns = now_ns
         hca.out = out
         hca.timers.run(now_ns)
-        self._emit_loopback()
+        self._finish()
 
     def counters(self) -> Mapping[str, int]:
         """See :class:`vhca.hw.hardware.Firmware`."""
@@ -108,9 +109,12 @@ class Kernel:
             return
         eq_doorbell(hca, eq, event.consumer_index, event.arm)
 
-    def _emit_loopback(self) -> None:
-        """Packets of this card to itself come back as events, after this step's effects are carried out."""
+    def _finish(self) -> None:
+        """End of a step: count what leaves; packets of this card to itself come back as events afterwards."""
         hca = self.hca
+        for effect in hca.out:
+            if type(effect) is Transmit:
+                hca.agents.count_sent(effect.port, effect.packet)
         while hca.loopback:
             port, packet = hca.loopback.popleft()
             hca.out.append(Loopback(port, packet))

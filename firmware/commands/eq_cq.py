@@ -87,8 +87,8 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
         refuse(Status.LIM_ERR, "log_cq_size exceeds log_max_cq_sz")
     if context.cqe_sz not in CQE_BYTES:
         refuse(Status.BAD_PARAM, "cqe_sz: 0 for 64, 1 for 128 bytes")
-    if context.cqe_comp_en or context.cc and not caps.cq_oi:
-        refuse(Status.BAD_PARAM, "cqe_comp_en: compression is not advertised")
+    if context.cqe_comp_en or context.cc:
+        refuse(Status.BAD_PARAM, "cqe_comp_en, cc: compressed and collapsed queues are not advertised")
     if context.oi and not caps.cq_oi:
         refuse(Status.BAD_PARAM, "oi: overrun ignore is not advertised")
     eq = hca.eqs.get(context.c_eqn_or_apu_element)

@@ -16,7 +16,7 @@ READ = 1
 
 def find_port(hca: Hca, number: int) -> Port:
     """The port with this number (0 stands for the only one), or refuse."""
-    port = hca.ports.get(number or 1)
+    port = hca.agents.ports.get(number or 1)
     if port is None:
         refuse(Status.BAD_PARAM, "port: this card has no such port")
     return port

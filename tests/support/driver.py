@@ -6,6 +6,7 @@ memory; every layer but the socket is the real one.
 
 from __future__ import annotations
 
+from firmware import boot
 from vhca.chip.board import Board
 from vhca.hw.hardware import BoardInfo
 from vhca.hw.memory import FlatMemory
@@ -14,8 +15,6 @@ from vhca.sim.clock import VirtualClock
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.packet import Packet
-
-from firmware import boot
 
 PAGE = 4096
 TOKEN = 0x5A

@@ -1,0 +1,114 @@
+"""The management agents of the card and their ways in and out: the wire's QP0 and the host's MAD_IFC.
+
+SMPs from the wire that the agent owns never reach the host's QP0, so a port can be brought up with no driver loaded.
+What an agent changes is announced to the driver as port change events.
+"""
+
+from typing import Final
+
+from firmware.hca import Hca
+from firmware.mads.packets import reply_packet, trap_packet
+from firmware.mads.pma import Pma, PortCounters
+from firmware.mads.port import PortEvent
+from firmware.mads.sma import Sma, owns
+from firmware.port import Port
+from firmware.queues import post_event
+from firmware.transport.port import transmit
+from vhca.wire.ib import wire_size_bytes
+from vhca.wire.mad import CLASS_PERF, CLASS_SUBN_DR, CLASS_SUBN_LID
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
+
+EVENT_PORT_CHANGE: Final = 0x09
+EQE_PORT_OFFSET: Final = 8
+# PortXmitData and PortRcvData leave the VCRC out (16.1.3.5).
+VCRC_BYTES: Final = 2
+
+
+class Agents:
+    """SMA and PMA of one card; also counts what its ports see."""
+
+    def __init__(self, hca: Hca) -> None:
+        self._hca = hca
+        self._sma = Sma(hca.info)
+        self.ports = {number: Port(managed) for number, managed in self._sma.ports.items()}
+        self.port_counters = {number: PortCounters() for number in self.ports}
+        self._pma = Pma(self.port_counters)
+        hca.ports = self.ports
+        hca.sma = self.smp_in
+
+    def local_mad(self, port: Port, mad: bytes, ignore_mkey: bool) -> bytes | None:
+        """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
+        if mad[1] in (CLASS_SUBN_LID, CLASS_SUBN_DR):
+            reply, events = self._sma.handle(port.number, mad, ignore_mkey, self._hca.now_ns)
+            self._announce(events)
+            return reply
+        if mad[1] == CLASS_PERF:
+            return self._pma.handle(port.number, mad)
+        self._hca.count[f"mad_class_{mad[1]:#04x}_discarded"] += 1
+        return None
+
+    def smp_in(self, number: int, packet: Packet) -> bool:
+        """An SMP from the wire; True if it was the agent's (whether or not it gets an answer)."""
+        if not owns(packet.payload):
+            return False
+        reply, events = self._sma.handle(number, packet.payload, now_ns=self._hca.now_ns)
+        self._hca.count["smps_handled"] += 1
+        if reply is not None:
+            transmit(self._hca, number, reply_packet(packet, reply, self.ports[number].lid))
+        self._announce(events)
+        return True
+
+    def link_change(self, number: int, up: bool) -> None:
+        """The cable at a port was plugged or pulled."""
+        if number in self.ports:
+            if not up:
+                self.port_counters[number].link_downed += 1
+            self._announce(self._sma.link_up(number, up))
+
+    def set_capability_mask(self, port: Port, mask: int) -> None:
+        """The host changed what its management software can do."""
+        trap = self._sma.set_capability_mask(port.number, mask)
+        if trap is not None:
+            transmit(self._hca, port.number, trap_packet(port.managed, trap))
+
+    def set_node_description(self, text: bytes) -> None:
+        """The host renamed the node."""
+        for number, trap in self._sma.set_node_description(text).items():
+            transmit(self._hca, number, trap_packet(self.ports[number].managed, trap))
+
+    def node_description(self) -> bytes:
+        """The node's name, 64 bytes."""
+        return self._sma.node_description
+
+    def count_sent(self, number: int, packet: Packet) -> None:
+        """Port counters for a packet or burst that leaves."""
+        counters = self.port_counters.get(number)
+        if counters is None:
+            return
+        counters.xmit_pkts += packet.count
+        counters.xmit_data += wire_size_bytes(packet) - VCRC_BYTES * packet.count >> 2
+        if MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
+            counters.multicast_xmit_pkts += packet.count
+        else:
+            counters.unicast_xmit_pkts += packet.count
+
+    def count_received(self, number: int, packet: Packet) -> None:
+        """Port counters for a packet or burst that arrives."""
+        counters = self.port_counters.get(number)
+        if counters is None:
+            return
+        if not packet.good:
+            counters.rcv_errors += packet.count
+            return
+        counters.rcv_pkts += packet.count
+        counters.rcv_data += wire_size_bytes(packet) - VCRC_BYTES * packet.count >> 2
+        if MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
+            counters.multicast_rcv_pkts += packet.count
+        else:
+            counters.unicast_rcv_pkts += packet.count
+
+    def _announce(self, events: list[PortEvent]) -> None:
+        hca = self._hca
+        for event in events:
+            hca.note("port", number=event.port, event=event.subtype, lid=self.ports[event.port].lid)
+            post_event(hca, EVENT_PORT_CHANGE, event.subtype, EQE_PORT_OFFSET, bytes((event.port << 4,)))
