@@ -23,7 +23,7 @@ from firmware.objects import (
     Xrcd,
 )
 from firmware.profile import Capabilities
-from firmware.timers import TimerHeap
+from firmware.timers import Timer, TimerHeap
 from firmware.transport.port import Port
 from firmware.transport.qp import Qp
 from vhca.hw.effects import Effects
@@ -86,6 +86,9 @@ class Hca:
         self.multicast: dict[bytes, MulticastGroup] = {}
         # (port, 0 or 1) -> the QP that serves QP0 or QP1 of that port
         self.special_qps: dict[tuple[int, int], Qp] = {}
+        # QPs in ERR whose receive doorbell record is polled, and the timer of that poll
+        self.flushing: dict[int, Qp] = {}
+        self.flush_timer: Timer | None = None
 
     def objects(self) -> dict[str, int]:
         """Live objects by kind (the ledger)."""
