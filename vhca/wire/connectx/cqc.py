@@ -58,3 +58,20 @@ class CqeSize(IntEnum):
     BYTES_64 = 0
     BYTES_128 = 1
     BYTES_128_STRIDE = 2
+
+
+class CqModifyField(IntEnum):
+    """Bit numbers of the field select of MODIFY_CQ with ``op_mod`` 0."""
+
+    CQ_PERIOD = 0
+    CQ_MAX_COUNT = 1
+    OI = 2
+    CQ_PERIOD_MODE = 4
+
+
+class CqResizeField(IntEnum):
+    """Bit numbers of the field select of MODIFY_CQ with ``op_mod`` 1 (resize)."""
+
+    LOG_CQ_SIZE = 0
+    PAGE_OFFSET = 1
+    LOG_PAGE_SIZE = 2

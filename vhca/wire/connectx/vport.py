@@ -1,5 +1,7 @@
 """The HCA's virtual port: identity and state of one port of the card as commands report it."""
 
+from enum import IntEnum
+
 from vhca.layout import Layout, bits, raw, u32, u64
 
 
@@ -80,3 +82,11 @@ class TrafficCounter(Layout, size=16):
 
     packets: int = u64(0x000)
     octets: int = u64(0x008)
+
+
+class HcaVportField(IntEnum):
+    """Bit numbers of ``HcaVportContext.field_select``: what MODIFY_HCA_VPORT_CONTEXT changes."""
+
+    PORT_GUID = 0
+    NODE_GUID = 1
+    VPORT_STATE_POLICY = 2
