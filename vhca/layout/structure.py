@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vhca.layout.codec import Buffer, make_packer, make_unpacker
@@ -268,6 +269,7 @@ def reserved_nonzero(view: Layout) -> bool:
     return bool(int.from_bytes(bytes(view), "big") & ~_declared_mask(type(view)))
 
 
+@cache
 def _declared_mask(cls: type[Layout]) -> int:
     mask = 0
     for field in cls.fields():
