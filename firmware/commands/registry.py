@@ -15,7 +15,8 @@ from vhca.layout import Layout
 from vhca.wire.connectx.cmd import Op, Status
 
 I = TypeVar("I", bound=Layout)  # noqa: E741
-HEADER_BYTES = 16
+# Status and syndrome: the least that any output holds.
+HEADER_BYTES = 8
 
 
 class CommandError(Exception):

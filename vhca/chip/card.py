@@ -1,0 +1,223 @@
+"""A complete card in its slot: PCI function, board and the vfio-user socket that a guest's QEMU connects to.
+
+The link of its ports is up while a host holds the card's socket, as a real card's is while its slot has power.
+"""
+
+import hashlib
+import importlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from vhca.chip.board import Board, Cable
+from vhca.hw.hardware import BoardInfo, FirmwareImage
+from vhca.hw.memory import DmaError
+from vhca.pci import (
+    Bar,
+    ConfigSpace,
+    MsixCapability,
+    PcieCapability,
+    PciFunction,
+    PowerManagementCapability,
+    Type0Header,
+)
+from vhca.pci.function import CONFIG_REGION, ResetReason
+from vhca.sim.loop import Loop
+from vhca.vfio_user.dma import DmaTable
+from vhca.vfio_user.server import Server
+
+log = logging.getLogger(__name__)
+
+VENDOR_ID: Final = 0x15B3
+DEVICE_ID: Final = 0x101B
+CLASS_INFINIBAND: Final = 0x020700
+BAR0_BYTES: Final = 32 << 20
+MSIX_VECTORS: Final = 64
+MSIX_TABLE_OFFSET: Final = 0x2000
+MSIX_PBA_OFFSET: Final = 0x3000
+# UAR pages behind the init segment and the MSI-X structures.
+FIRST_UAR: Final = 16
+
+# EUI-64 under the manufacturer's OUI; cards differ in the bytes behind it.
+OUI: Final = 0x0002C9
+
+
+def node_guid(name: str) -> int:
+    """A stable node GUID for a card of this name; its last hex digit is 0, ports count up from there."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return OUI << 40 | 0x03 << 32 | int.from_bytes(digest[:4], "big") & 0xFFFFFFF0
+
+
+def load_firmware(name: str) -> FirmwareImage:
+    """The firmware image `name`: a package whose module ``boot`` has ``power_up``."""
+    image: FirmwareImage = importlib.import_module(f"{name}.boot")
+    return image
+
+
+def pci_config() -> ConfigSpace:
+    """The configuration space of a one-port InfiniBand card."""
+    header = Type0Header(
+        vendor_id=VENDOR_ID,
+        device_id=DEVICE_ID,
+        subsystem_vendor_id=VENDOR_ID,
+        subsystem_id=0x0001,
+        class_code=CLASS_INFINIBAND,
+        bars={0: Bar(BAR0_BYTES)},
+    )
+    msix = MsixCapability(
+        MSIX_VECTORS, table_bar=0, table_offset=MSIX_TABLE_OFFSET, pba_bar=0, pba_offset=MSIX_PBA_OFFSET
+    )
+    return ConfigSpace(header, [PcieCapability(), PowerManagementCapability(), msix])
+
+
+class DmaGate:
+    """The card's way to guest memory: open only while the host has set bus master enable."""
+
+    __slots__ = ("_dma", "read", "write")
+
+    def __init__(self, dma: DmaTable) -> None:
+        self._dma = dma
+        self.set_open(False)
+
+    def set_open(self, is_open: bool) -> None:
+        """Let the card's reads and writes through, or refuse them."""
+        self.read: Callable[[int, int], bytes] = self._dma.read if is_open else self._refuse_read
+        self.write: Callable[[int, bytes | bytearray | memoryview], None] = (
+            self._dma.write if is_open else self._refuse_write
+        )
+
+    def _refuse_read(self, addr: int, size: int) -> bytes:
+        raise DmaError(f"read of {size} bytes at {addr:#x}: bus master enable is off")
+
+    def _refuse_write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
+        raise DmaError(f"write of {len(data)} bytes at {addr:#x}: bus master enable is off")
+
+
+class CardFunction(PciFunction):
+    """The PCI function; tells the card when the host opens or closes the way to its memory."""
+
+    def __init__(
+        self,
+        config: ConfigSpace,
+        board: Board,
+        on_config: Callable[[], None],
+        on_reset: Callable[[ResetReason], None],
+    ) -> None:
+        super().__init__(config, {0: board.bar0}, on_reset)
+        self._on_config = on_config
+
+    def region_write(self, region: int, offset: int, data: bytes) -> None:
+        """See :class:`vhca.pci.function.PciFunction`."""
+        super().region_write(region, offset, data)
+        if region == CONFIG_REGION:
+            self._on_config()
+
+
+class _LateDevice:
+    """Stands in for the device while server and board are being joined (each needs the other)."""
+
+    def __init__(self, config: ConfigSpace) -> None:
+        self._model = PciFunction(config, {0: _NoRegisters()})
+        self.regions = self._model.regions
+        self.irq_counts = self._model.irq_counts
+        self.region_read = self._model.region_read
+        self.region_write = self._model.region_write
+        self.reset = self._model.reset
+
+
+class _NoRegisters:
+    def read(self, offset: int, count: int) -> bytes:
+        """Nothing is there yet."""
+        return bytes(count)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Nothing is there yet."""
+
+
+class Card:
+    """One card of a rack. All methods belong to the loop's thread unless they say otherwise.
+
+    :ivar name: the card's name, unique in its rack.
+    :ivar socket_path: where QEMU's ``vfio-user-pci`` connects.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        socket_path: Path,
+        loop: Loop,
+        image: FirmwareImage,
+        on_power: Callable[[bool], None],
+        changes: dict[str, object] | None = None,
+    ) -> None:
+        self.name = name
+        self.socket_path = socket_path
+        self._on_power = on_power
+        self._powered = False
+        guid = node_guid(name)
+        self.info = BoardInfo(
+            node_guid=guid,
+            system_image_guid=guid,
+            port_guids=(guid + 1,),
+            node_description=name,
+            device_id=DEVICE_ID,
+            msix_vectors=MSIX_VECTORS,
+            uar_pages=BAR0_BYTES >> 12,
+            first_free_uar=FIRST_UAR,
+            options=dict(changes or {}),
+        )
+        self.config = pci_config()
+        self.server = Server(socket_path, _LateDevice(self.config))
+        self._gate = DmaGate(self.server.dma)
+        self.board = Board(name, self.info, image, self._gate, loop.clock, self.server.irqs.raise_irq, loop.call_soon)
+        self.function = CardFunction(self.config, self.board, self._config_written, self._reset)
+        self.server.device = self.function
+        self._loop = loop
+        loop.add_timer_source(self.board)
+
+    def start(self) -> None:
+        """Listen for a host."""
+        self.server.start(self._loop)
+
+    def stop(self) -> None:
+        """Drop the host and the socket."""
+        self.server.close()
+
+    def plug(self, port: int, cable: Cable) -> None:
+        """Connect a port (1-based) to the fabric."""
+        self.board.plug(port, cable)
+
+    def counters(self) -> dict[str, int]:
+        """Counters of firmware, board and socket by name. Any thread."""
+        return self._loop.call(self._counters)
+
+    def objects(self) -> dict[str, int]:
+        """The ledger: live objects of the guest's driver by kind. Any thread."""
+        return self._loop.call(self.board.objects)
+
+    def trace_tail(self, lines: int = 100) -> list[str]:
+        """The last lines of the command trace. Any thread."""
+        return self._loop.call(lambda: list(self.board.ring)[-lines:])
+
+    def _counters(self) -> dict[str, int]:
+        merged = self.board.counters()
+        for name, value in self.server.counters.items():
+            merged[f"vfio_{name}"] = value
+        return merged
+
+    def _config_written(self) -> None:
+        self._gate.set_open(self.config.bus_master)
+        if not self._powered:
+            self._set_power(True)
+
+    def _reset(self, reason: ResetReason) -> None:
+        self._gate.set_open(self.config.bus_master)
+        self.board.reset(reason)
+        if reason == "lost_connection":
+            self._set_power(False)
+
+    def _set_power(self, on: bool) -> None:
+        if on != self._powered:
+            self._powered = on
+            self._on_power(on)
