@@ -118,10 +118,14 @@ HCA_MODULES: Final = ("mlx5_ib", "ib_umad", "ib_uverbs", "rdma_ucm")
 # -- base --------------------------------------------------------------------------------------------
 
 
+def guest_root_place(cache: Cache) -> Path:
+    """Where the guest's packages are unpacked, or will be."""
+    recipe = repr((_RECIPE, pins.GUEST_PACKAGES, sorted(pins.GUEST_WITHOUT), pins.GUEST_SUITE))
+    return cache.path("guest-root", hashlib.sha256(recipe.encode()).hexdigest()[:16])
+
+
 def guest_root(cache: Cache, progress: Progress) -> Path:
     """The folder with the guest's packages, fetched and unpacked if it is not there yet."""
-    recipe = repr((_RECIPE, pins.GUEST_PACKAGES, sorted(pins.GUEST_WITHOUT), pins.GUEST_SUITE))
-    key = hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
     def build(place: Path) -> None:
         store = PackageStore(cache, progress)
@@ -132,7 +136,7 @@ def guest_root(cache: Cache, progress: Progress) -> Path:
         for deb in debs:
             deb.unlink(missing_ok=True)
 
-    return cache.obtain("guest-root", key, build, progress)
+    return cache.obtain("guest-root", guest_root_place(cache).name, build, progress)
 
 
 def _loader(root: Path, program: str, argv0: str | None = None) -> list[str]:

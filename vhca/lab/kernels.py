@@ -70,7 +70,7 @@ def resolve(spec: str | Path, cache: Cache, progress: Progress, modules_dir: Pat
 
 
 def _from_version(version: str, cache: Cache, progress: Progress) -> Kernel:
-    for release in sorted(_cached_releases(cache), key=_version_key, reverse=True):
+    for release in reversed(cached_releases(cache)):
         if matches(version, release):
             return _from_installed(cache.path("kernels", release), "packages", release)
     with cache.lock("kernels", lambda: progress.step("another run is fetching a kernel; waiting for it")):
@@ -136,9 +136,11 @@ def _version_key(release: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", release.split("+")[0])]
 
 
-def _cached_releases(cache: Cache) -> list[str]:
+def cached_releases(cache: Cache) -> list[str]:
+    """Releases whose packages are unpacked in the cache, oldest first."""
     with contextlib.suppress(OSError):
-        return [p.name for p in cache.path("kernels").iterdir() if not p.name.startswith(".")]
+        names = [p.name for p in cache.path("kernels").iterdir() if not p.name.startswith(".")]
+        return sorted(names, key=_version_key)
     return []
 
 

@@ -152,13 +152,13 @@ class Guest:
 
     def kill(self) -> None:
         """End the guest at once, as if its power were cut."""
+        if self._agent is not None:  # first, so that calls end with the true reason
+            self._agent.close("the guest was killed")
         process = self._process
         if process is not None and process.poll() is None:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
-        if self._agent is not None:
-            self._agent.close("the guest was killed")
         if self._qmp is not None:
             self._qmp.close()
 

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -205,6 +206,16 @@ class PackageStore:
         if done.returncode:
             raise PackageError(f"{' '.join(arguments[:3])} failed:\n{_tail(done.stderr)}", _apt_remedy(done.stderr))
         return done.stdout
+
+    def probe_mirror(self) -> None:
+        """Ask the mirror for one small file; raise :class:`PackageError` if it does not answer in 20 s."""
+        self._environment()
+        with tempfile.TemporaryDirectory() as folder:
+            address = f"{self.mirror}dists/{SUITES[0]}/Release"
+            self._apt(
+                [str(_APT_HELPER), "-oAcquire::http::Timeout=10", "download-file", address, f"{folder}/Release"],
+                timeout_s=20,
+            )
 
     def refresh_index(self) -> None:
         """Fetch the signed index of the suites, unless the one at hand is less than half a day old."""
