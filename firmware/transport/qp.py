@@ -1,16 +1,21 @@
 """A queue pair: where requester, responder and completer meet.
 
-The first part is what the commands set; the second part belongs to the transport engines.
+The first part is what the commands set; the second part belongs to the transport engines and is made anew by every
+reset of the queue pair. PSNs are free running integers here (see :mod:`firmware.transport.psn`).
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firmware.objects import Cq, HcaObject, QCounter, Srq
+from firmware.objects import Cq, HcaObject, Mkey, QCounter, Srq
 from vhca.wire.connectx.qpc import Qpc
 
 if TYPE_CHECKING:
-    from firmware.queues import RecvQueue, SendQueue
+    from firmware.queues import RecvQueue, RecvWqe, SendQueue
+    from firmware.timers import Timer
+    from firmware.transport.wqe import SendWqe
+    from vhca.wire.packet import Grh, Packet
 
 # qpc.st: service types
 ST_RC = 0
@@ -31,6 +36,100 @@ SQD = 5
 ERR = 6
 SQ_DRAINING = 7
 
+STATE_NAMES = ("RST", "INIT", "RTR", "RTS", "SQER", "SQD", "ERR", "SQ_DRAINING")
+
+
+@dataclass(slots=True)
+class Path:
+    """Where the packets of a connected queue pair go; `mlid` are the source path bits, `grh` a template or None."""
+
+    dlid: int
+    sl: int = 0
+    mlid: int = 0
+    source_gid_index: int = 0
+    grh: "Grh | None" = None
+
+
+@dataclass(slots=True, eq=False)
+class Requester:
+    """Send side of a queue pair.
+
+    `pending` holds the WQEs that were fetched and are not completed, oldest first; those before `cursor` are sent as
+    far as they can be, the one at `cursor` is sent up to `send_psn`. `una` is the oldest PSN that is not acknowledged,
+    `max_psn` the one behind the newest that was ever sent (a retry moves `send_psn` back).
+    """
+
+    mtu: int = 256
+    log_mtu: int = 8
+    message_max: int = 1 << 31
+    read_limit: int = 1
+    timeout_ns: int = 0
+    retry_count: int = 0
+    rnr_retry: int = 0
+    pending: "deque[SendWqe]" = field(default_factory=deque)
+    cursor: int = 0
+    next_psn: int = 0
+    send_psn: int = 0
+    una: int = 0
+    max_psn: int = 0
+    ssn: int = 0
+    reads: int = 0
+    retries_left: int = 0
+    rnr_left: int = 0
+    rnr_waiting: bool = False
+    rewound_at: int = -1
+    unasked: int = 0
+    last_sent: "Packet | None" = None
+    ack_timer: "Timer | None" = None
+    rnr_timer: "Timer | None" = None
+
+
+@dataclass(slots=True)
+class Resource:
+    """A READ or atomic that was executed, kept to answer a duplicate of it (9.4.4, 9.4.5)."""
+
+    psn: int
+    count: int
+    op: int
+    length: int = 0
+    original: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class ReadJob:
+    """READ responses that are still to be sent."""
+
+    psn: int
+    va: int
+    rkey: int
+    length: int
+    msn: int
+    offset: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Responder:
+    """Receive side of a connected queue pair.
+
+    `op` is the operation of the message under way (-1: none); `recv` its receive WQE, `offset` the bytes that arrived.
+    `replies` holds responses that wait behind a READ response under way.
+    """
+
+    mtu: int = 256
+    epsn: int = 0
+    msn: int = 0
+    nak_sent: bool = False
+    established: bool = False
+    op: int = -1
+    offset: int = 0
+    va: int = 0
+    length: int = 0
+    mkey: Mkey | None = None
+    recv: "RecvWqe | None" = None
+    resource_limit: int = 1
+    resources: deque[Resource] = field(default_factory=deque)
+    replies: "deque[ReadJob | Packet]" = field(default_factory=deque)
+
 
 @dataclass(slots=True, eq=False)
 class Qp(HcaObject):
@@ -48,3 +147,29 @@ class Qp(HcaObject):
     counter: QCounter | None = None
     port: int = 1
     user_index: int = 0xFFFFFF
+
+    # What the transitions set, in the form that the engines use.
+    remote_qpn: int = 0
+    pkey_index: int = 0
+    q_key: int = 0
+    remote_rights: int = 0
+    min_rnr_nak: int = 0
+    path: Path | None = None
+    requester: Requester = field(default_factory=Requester)
+    responder: Responder = field(default_factory=Responder)
+    run_timer: "Timer | None" = None
+    reply_timer: "Timer | None" = None
+    last_wqe_reported: bool = False
+    # Why the last transition was refused, for the trace and the command's syndrome.
+    refusal: str = ""
+
+    @property
+    def exempt_from_pd(self) -> bool:
+        """The card's registration queue may use and change keys of every protection domain."""
+        return self.service == ST_REG_UMR
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a counter of the attached counter set, if there is one (names of query_q_counter_out)."""
+        if self.counter is not None:
+            values = self.counter.values
+            values[name] = values.get(name, 0) + amount

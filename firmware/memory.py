@@ -1,0 +1,254 @@
+"""The translation and protection table: a memory key, checked, becomes bus addresses.
+
+Every access of a work request or of a peer passes :func:`find_key`, which knows the key's protection domain, rights and
+bounds, and :func:`translate`, which merges neighbouring pages, so that a large buffer on contiguous pages is one DMA
+operation. A length of 0 needs no key (volume 1, 10.6.7.2). All failures raise :class:`AccessError`.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from firmware.objects import (
+    ANY_QPN,
+    LOCAL_READ,
+    LOCAL_WRITE,
+    MODE_KLM,
+    MODE_MTT,
+    MODE_PA,
+    Mkey,
+)
+from vhca.hw.effects import DmaWrite
+from vhca.hw.memory import DmaError
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+    from firmware.queues import Sge
+    from firmware.transport.qp import Qp
+
+# Kinds of access error: they decide syndrome or NAK.
+PROTECTION: Final = 0
+BUS: Final = 1
+TOO_SHORT: Final = 2
+
+ANY_PD: Final = -1
+MAX_DEPTH: Final = 4
+_END: Final = 1 << 64
+
+BusSegment = tuple[int, int]
+"""Bus address and length in bytes."""
+
+
+class AccessError(Exception):
+    """An access was refused: by a key (`PROTECTION`), by the bus (`BUS`) or by a list's length (`TOO_SHORT`)."""
+
+    def __init__(self, kind: int, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+def find_key(hca: "Hca", pd: int, qpn: int, key: int, va: int, length: int, right: int) -> Mkey:
+    """The key, if it grants all of `right` on `length` > 0 bytes at `va` to queue pair `qpn` of domain `pd`.
+
+    `pd` is ANY_PD for the card's own registration queue. Checks in the order of volume 1, 10.6.7.3.
+    """
+    mkey = hca.mkeys.get(key >> 8)
+    if mkey is None or mkey.variant != key & 0xFF:
+        raise AccessError(PROTECTION, "key: no such memory key")
+    if mkey.free:
+        raise AccessError(PROTECTION, "key: it is free (invalidated or not yet registered)")
+    if mkey.pd != pd and pd != ANY_PD:
+        raise AccessError(PROTECTION, "key: it belongs to another protection domain")
+    if mkey.qpn not in (ANY_QPN, qpn):
+        raise AccessError(PROTECTION, "key: it is bound to another queue pair")
+    if mkey.rights & right != right:
+        raise AccessError(PROTECTION, "key: it does not grant this right")
+    end = va + length
+    if end > _END or (not mkey.length64 and not mkey.start <= va <= end <= mkey.start + mkey.length):
+        raise AccessError(PROTECTION, "key: the range is outside the region")
+    return mkey
+
+
+def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, depth: int = 0) -> list[BusSegment]:
+    """Bus segments of `length` > 0 bytes at `va` of a region that was found by :func:`find_key`.
+
+    `right` is what a nested key must grant locally (LOCAL_READ or LOCAL_WRITE).
+    """
+    mode = mkey.mode
+    if mode == MODE_PA:
+        return [(va, length)]
+    if mode == MODE_MTT:
+        return _translate_pages(mkey, va, length)
+    if depth >= MAX_DEPTH:
+        raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
+    out: list[BusSegment] = []
+    for key, inner_va, size in _walk_klms(mkey, va, length) if mode == MODE_KLM else _walk_ksms(mkey, va, length):
+        inner = find_key(hca, mkey.pd, mkey.qpn, key, inner_va, size, right)
+        out += translate(hca, inner, inner_va, size, right, depth + 1)
+    return out
+
+
+def _translate_pages(mkey: Mkey, va: int, length: int) -> list[BusSegment]:
+    log_page = mkey.log_page_size
+    base = mkey.start >> log_page
+    first = (va >> log_page) - base
+    last = ((va + length - 1) >> log_page) - base
+    pages = mkey.pages
+    if last >= len(pages) or first < 0:
+        raise AccessError(PROTECTION, "key: its translation has no entry for this page")
+    page_bytes = 1 << log_page
+    offset = va & (page_bytes - 1)
+    head = pages[first]
+    if first == last:
+        return [(head + offset, length)]
+    # Compared in one go: contiguous pages are the common case of a large buffer.
+    if pages[first : last + 1] == list(range(head, head + ((last - first + 1) << log_page), page_bytes)):
+        return [(head + offset, length)]
+    out: list[BusSegment] = []
+    start = head + offset
+    size = page_bytes - offset
+    left = length - size
+    for page in pages[first + 1 : last + 1]:
+        part = page_bytes if left > page_bytes else left
+        if page == start + size:
+            size += part
+        else:
+            out.append((start, size))
+            start, size = page, part
+        left -= part
+    out.append((start, size))
+    return out
+
+
+def _walk_klms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
+    """Pieces (key, address, bytes) of a concatenated list of entries of any size."""
+    offset = va - mkey.start
+    out: list[tuple[int, int, int]] = []
+    for size, key, addr in mkey.klms:
+        if offset >= size:
+            offset -= size
+            continue
+        part = min(size - offset, length)
+        out.append((key, addr + offset, part))
+        length -= part
+        if not length:
+            return out
+        offset = 0
+    raise AccessError(PROTECTION, "key: its entries end before the range does")
+
+
+def _walk_ksms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
+    """Pieces (key, address, bytes) of a list of entries of one size, a power of two."""
+    log_size = mkey.log_page_size
+    entity_bytes = 1 << log_size
+    index = (va >> log_size) - (mkey.start >> log_size)
+    offset = va & (entity_bytes - 1)
+    out: list[tuple[int, int, int]] = []
+    while length:
+        if not 0 <= index < len(mkey.klms):
+            raise AccessError(PROTECTION, "key: it has no entry for this range")
+        _, key, addr = mkey.klms[index]
+        part = min(entity_bytes - offset, length)
+        out.append((key, addr + offset, part))
+        length -= part
+        index += 1
+        offset = 0
+    return out
+
+
+def read_segments(hca: "Hca", segments: Sequence[BusSegment]) -> bytes:
+    """The bytes behind bus segments, in order."""
+    try:
+        if len(segments) == 1:
+            addr, size = segments[0]
+            return hca.memory.read(addr, size)
+        return b"".join([hca.memory.read(addr, size) for addr, size in segments])
+    except DmaError as error:
+        hca.count["dma_read_errors"] += 1
+        raise AccessError(BUS, str(error)) from None
+
+
+def write_segments(hca: "Hca", segments: Sequence[BusSegment], data: bytes | bytearray | memoryview) -> None:
+    """Append the stores of `data` to bus segments; as many bytes as the segments hold."""
+    if len(segments) == 1:
+        hca.out.append(DmaWrite(segments[0][0], data))
+        return
+    view = memoryview(data)
+    at = 0
+    for addr, size in segments:
+        hca.out.append(DmaWrite(addr, view[at : at + size]))
+        at += size
+
+
+def domain_of(qp: "Qp") -> int:
+    """The protection domain that a queue pair's keys must have (ANY_PD for the registration queue)."""
+    return ANY_PD if qp.exempt_from_pd else qp.pd
+
+
+def gather(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, length: int) -> bytes:
+    """`length` bytes from `offset` of a gather list (local read)."""
+    if len(sges) == 1:
+        va, size, lkey = sges[0]
+        if offset + length > size:
+            raise AccessError(TOO_SHORT, "gather list is shorter than the message")
+        if not length:
+            return b""
+        mkey = find_key(hca, domain_of(qp), qp.handle, lkey, va + offset, length, LOCAL_READ)
+        return read_segments(hca, translate(hca, mkey, va + offset, length, LOCAL_READ))
+    segments = _resolve(hca, qp, domain_of(qp), sges, offset, length, LOCAL_READ)
+    return read_segments(hca, segments) if segments else b""
+
+
+def scatter(
+    hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, data: bytes | memoryview, pd: int | None = None
+) -> None:
+    """Append the stores of `data` from `offset` of a scatter list (local write).
+
+    `pd` overrides the queue pair's domain: buffers of a shared receive queue belong to that queue's domain.
+    """
+    length = len(data)
+    if not length:
+        return
+    if pd is None:
+        pd = domain_of(qp)
+    segments = _resolve(hca, qp, pd, sges, offset, length, LOCAL_WRITE)
+    write_segments(hca, segments, data)
+
+
+def _resolve(
+    hca: "Hca", qp: "Qp", pd: int, sges: "Sequence[Sge]", offset: int, length: int, right: int
+) -> list[BusSegment]:
+    out: list[BusSegment] = []
+    for va, size, lkey in sges:
+        if not length:
+            break
+        if offset >= size:
+            offset -= size
+            continue
+        part = size - offset
+        if part > length:
+            part = length
+        mkey = find_key(hca, pd, qp.handle, lkey, va + offset, part, right)
+        segments = translate(hca, mkey, va + offset, part, right)
+        out = out + segments if out else segments
+        length -= part
+        offset = 0
+    if length:
+        raise AccessError(TOO_SHORT, "scatter or gather list is shorter than the message")
+    return out
+
+
+def remote_check(hca: "Hca", qp: "Qp", rkey: int, va: int, length: int, right: int) -> Mkey | None:
+    """The key of a peer's access to `length` bytes at `va`, checked; None if there is nothing to access."""
+    if not length:
+        return None
+    return find_key(hca, qp.pd, qp.handle, rkey, va, length, right)
+
+
+def remote_read(hca: "Hca", mkey: Mkey, va: int, length: int) -> bytes:
+    """Read for a peer; the range was checked by :func:`remote_check`."""
+    return read_segments(hca, translate(hca, mkey, va, length, LOCAL_READ))
+
+
+def remote_write(hca: "Hca", mkey: Mkey, va: int, data: bytes | memoryview) -> None:
+    """Append the stores for a peer; the range was checked by :func:`remote_check`."""
+    write_segments(hca, translate(hca, mkey, va, len(data), LOCAL_WRITE), data)

@@ -1,0 +1,216 @@
+"""The completer: matches acknowledgements and READ responses with WQEs and retires them in order.
+
+PSNs of responses are brought into free running form against the oldest unacknowledged one; what lies outside of what
+was ever sent is a ghost and is dropped (volume 1, 9.7.5.1.1).
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.memory import AccessError, scatter
+from firmware.transport import completion, retry
+from firmware.transport.psn import extend
+from firmware.transport.qp import RTS, Qp, Requester
+from firmware.transport.retire import fail_head, retire
+from firmware.transport.segment import well_formed
+from firmware.transport.state import ENGINES, run_soon
+from firmware.transport.wqe import LOCAL, SendWqe
+from vhca.wire.ib import cut
+from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, READ_REQUEST, READ_RESPONSE, Packet
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+# AETH syndrome: bits 6:5 say what it is, bits 4:0 how much (table 43, 9.7.5.2).
+KIND_MASK: Final = 0x60
+ACK: Final = 0x00
+RNR_NAK: Final = 0x20
+NAK: Final = 0x60
+NAK_SEQUENCE: Final = 0x60
+NAK_INVALID_REQUEST: Final = 0x61
+NAK_REMOTE_ACCESS: Final = 0x62
+NAK_REMOTE_OPERATION: Final = 0x63
+
+_FATAL: Final = {
+    NAK_INVALID_REQUEST: (completion.REMOTE_INVALID_REQUEST, "req_remote_invalid_request"),
+    NAK_REMOTE_ACCESS: (completion.REMOTE_ACCESS, "req_remote_access_errors"),
+    NAK_REMOTE_OPERATION: (completion.REMOTE_OPERATION, "req_remote_operation_errors"),
+}
+
+
+def response(hca: "Hca", qp: Qp, packet: Packet) -> None:
+    """A response packet for the send side of `qp`."""
+    if qp.state != RTS:
+        hca.count["rx_drop_qp_state"] += 1
+        return
+    requester = qp.requester
+    psn = extend(packet.psn, requester.una)
+    op = packet.op
+    if psn >= requester.max_psn or psn + packet.count < requester.una:
+        # Not sent yet, or acknowledged long ago; an ACK of the newest acknowledged PSN is just a repeated one.
+        hca.count["rx_ghost_acks"] += 1
+        return
+    if op == ACKNOWLEDGE:
+        _acknowledge(hca, qp, requester, packet, psn)
+    elif op == READ_RESPONSE:
+        _read_response(hca, qp, requester, packet, psn)
+    elif op == ATOMIC_ACKNOWLEDGE:
+        _atomic_response(hca, qp, requester, packet, psn)
+
+
+def _acknowledge(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
+    syndrome = packet.syndrome
+    kind = syndrome & KIND_MASK
+    if kind == ACK and not syndrome & 0x80:
+        if advance(hca, qp, requester, psn + 1):
+            _go_on(hca, qp, requester)
+        return
+    if psn < requester.una:
+        hca.count["rx_ghost_acks"] += 1
+        return
+    if kind == RNR_NAK:
+        hca.count["rx_rnr_naks"] += 1
+        advance(hca, qp, requester, psn)
+        if qp.state == RTS:
+            retry.receiver_not_ready(hca, qp, syndrome & 0x1F)
+        return
+    if syndrome == NAK_SEQUENCE:
+        hca.count["rx_naks"] += 1
+        qp.count("packet_seq_err")
+        if advance(hca, qp, requester, psn) and qp.state == RTS:
+            retry.go_back(hca, qp)
+        return
+    fatal = _FATAL.get(syndrome)
+    if fatal is None:
+        hca.count["rx_drop_syndrome"] += 1
+        return
+    hca.count["rx_naks"] += 1
+    if advance(hca, qp, requester, psn) and requester.pending and qp.state == RTS:
+        qp.count(fatal[1])
+        fail_head(hca, qp, fatal[0], "the peer refused the request")
+
+
+def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
+    """Everything before PSN `upto` is acknowledged; retire what that completes.
+
+    False if a READ or atomic before it has not got its response: that response was lost (implied NAK, 9.7.5.2.3) and
+    is asked for again.
+    """
+    if upto > requester.una:
+        for wqe in requester.pending:
+            if wqe.end > upto or wqe.first < 0:
+                break
+            if wqe.op >= READ_REQUEST and wqe.op != LOCAL and not wqe.done:
+                # una is at the first missing response of this READ, or at its request.
+                moved = wqe.first + (wqe.received >> requester.log_mtu)
+                if moved > requester.una:
+                    _progress(hca, requester, moved)
+                retire(hca, qp, requester)
+                if qp.state == RTS:
+                    qp.count("implied_nak_seq_err")
+                    retry.go_back_once(hca, qp)
+                return False
+        if requester.pending:
+            wqe = requester.pending[0]
+            if wqe.first < upto < wqe.end and wqe.op >= READ_REQUEST:
+                # Responses up to here, but no data came with them: they are still missing.
+                upto = max(requester.una, wqe.first)
+        if upto > requester.una:
+            _progress(hca, requester, upto)
+    retire(hca, qp, requester)
+    return True
+
+
+def _progress(hca: "Hca", requester: Requester, una: int) -> None:
+    """The peer moved: retries start anew, and so does the timeout of what is still outstanding."""
+    requester.una = una
+    if requester.send_psn < una:
+        requester.send_psn = una
+    requester.retries_left = requester.retry_count
+    requester.rnr_left = requester.rnr_retry
+    timer = requester.ack_timer
+    if timer is not None:
+        if una < requester.send_psn:
+            hca.timers.arm(timer, hca.now_ns + requester.timeout_ns)
+        else:
+            hca.timers.cancel(timer)
+
+
+def _go_on(hca: "Hca", qp: Qp, requester: Requester) -> None:
+    """Use the room that an acknowledgement made in the window."""
+    sq = qp.sq
+    if requester.cursor < len(requester.pending) or (sq is not None and sq.producer > sq.consumer):
+        ENGINES[qp.service](hca, qp)
+
+
+def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
+    """Data of a READ: in order only; a gap means that earlier responses were lost."""
+    una = requester.una
+    if psn < una:
+        if psn + packet.count <= una:
+            hca.count["rx_duplicate_responses"] += 1
+            return
+        packet = cut(packet, una - psn)
+        psn = una
+    if not advance(hca, qp, requester, psn) or qp.state != RTS:
+        return
+    wqe = requester.pending[0] if requester.pending else None
+    if wqe is None or wqe.op != READ_REQUEST or not wqe.first <= psn < wqe.end or wqe.first < 0:
+        hca.count["rx_ghost_acks"] += 1
+        return
+    if psn > requester.una:
+        qp.count("implied_nak_seq_err")
+        retry.go_back_once(hca, qp)
+        return
+    offset = (psn - wqe.first) << requester.log_mtu
+    size = len(packet.payload)
+    last = psn + packet.count == wqe.end
+    if (
+        psn + packet.count > wqe.end
+        or not well_formed(packet, requester.mtu)
+        or packet.end is not last
+        or (offset + size != wqe.length if last else offset + size > wqe.length)
+    ):
+        fail_head(hca, qp, completion.BAD_RESPONSE, "a READ response does not have the length that was asked for")
+        return
+    try:
+        scatter(hca, qp, wqe.sges, offset, packet.payload)
+    except AccessError as error:
+        fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))
+        return
+    hca.count["rx_bytes"] += size
+    wqe.received = offset + size
+    _progress(hca, requester, psn + packet.count)
+    if last:
+        _finish_read(hca, qp, requester, wqe)
+
+
+def _finish_read(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> None:
+    wqe.done = True
+    requester.reads = max(0, requester.reads - 1)
+    retire(hca, qp, requester)
+    sq = qp.sq
+    if qp.state == RTS and (
+        requester.cursor < len(requester.pending) or (sq is not None and sq.producer > sq.consumer)
+    ):
+        # In a step of its own: what is sent next may read what this response has just stored.
+        run_soon(hca, qp)
+
+
+def _atomic_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
+    """The value before an atomic; stored as the host's integer, which is little-endian."""
+    if psn < requester.una:
+        hca.count["rx_duplicate_responses"] += 1
+        return
+    if not advance(hca, qp, requester, psn) or qp.state != RTS:
+        return
+    wqe = requester.pending[0] if requester.pending else None
+    if wqe is None or wqe.op < COMPARE_SWAP or wqe.op == LOCAL or wqe.first != psn:
+        hca.count["rx_ghost_acks"] += 1
+        return
+    try:
+        scatter(hca, qp, wqe.sges, 0, packet.original.to_bytes(8, "little"))
+    except AccessError as error:
+        fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))
+        return
+    _progress(hca, requester, psn + 1)
+    _finish_read(hca, qp, requester, wqe)

@@ -1,0 +1,219 @@
+"""Completion reporting of queue pairs: entries for what ended well, for what did not, and for what was flushed.
+
+Writes go through :mod:`firmware.queues`; what an entry names (user index or SRQ number, WQE counter, opcode) is decided
+here and nowhere else.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.objects import SRQ_XRC, Cq, Srq
+from firmware.queues import RecvWqe, post_event, take_receive, write_cqe
+from firmware.transport import wqe as send_wqe
+from firmware.transport.qp import ST_XRC, Qp
+from firmware.transport.wqe import SendWqe
+from vhca.hw.memory import DmaError
+from vhca.wire.connectx.cqe import Cqe64, CqeGrh, CqeOpcode, CqeSyndrome, ErrCqe64
+from vhca.wire.connectx.eqe import EventType, QpSrqData, QueueType
+from vhca.wire.packet import READ_REQUEST
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+LOCAL_LENGTH: Final = int(CqeSyndrome.LOCAL_LENGTH_ERR)
+LOCAL_QP_OPERATION: Final = int(CqeSyndrome.LOCAL_QP_OP_ERR)
+LOCAL_PROTECTION: Final = int(CqeSyndrome.LOCAL_PROT_ERR)
+FLUSHED: Final = int(CqeSyndrome.WR_FLUSH_ERR)
+BIND: Final = int(CqeSyndrome.MW_BIND_ERR)
+BAD_RESPONSE: Final = int(CqeSyndrome.BAD_RESP_ERR)
+REMOTE_INVALID_REQUEST: Final = int(CqeSyndrome.REMOTE_INVAL_REQ_ERR)
+REMOTE_ACCESS: Final = int(CqeSyndrome.REMOTE_ACCESS_ERR)
+REMOTE_OPERATION: Final = int(CqeSyndrome.REMOTE_OP_ERR)
+RETRY_EXCEEDED: Final = int(CqeSyndrome.TRANSPORT_RETRY_EXC_ERR)
+RNR_RETRY_EXCEEDED: Final = int(CqeSyndrome.RNR_RETRY_EXC_ERR)
+
+EVENT_CATASTROPHIC: Final = int(EventType.WQ_CATAS_ERROR)
+EVENT_INVALID_REQUEST: Final = int(EventType.WQ_INVAL_REQ_ERROR)
+EVENT_ACCESS_ERROR: Final = int(EventType.WQ_ACCESS_ERROR)
+EVENT_LAST_WQE: Final = int(EventType.SRQ_LAST_WQE)
+
+RECEIVED_WRITE_IMM: Final = int(CqeOpcode.RESP_WR_IMM)
+RECEIVED_SEND: Final = int(CqeOpcode.RESP_SEND)
+RECEIVED_SEND_IMM: Final = int(CqeOpcode.RESP_SEND_IMM)
+RECEIVED_SEND_INVALIDATE: Final = int(CqeOpcode.RESP_SEND_INV)
+GRH_IN_BUFFER: Final = int(CqeGrh.IN_BUFFER)
+
+ANY_USER_INDEX: Final = 0xFFFFFF
+_ERROR_REQUESTER: Final = int(CqeOpcode.REQ_ERR)
+_ERROR_RESPONDER: Final = int(CqeOpcode.RESP_ERR)
+# The mode in which a completion also makes an event of an armed-for-solicited CQ.
+_WITH_EVENT: Final = 3
+
+_sent = Cqe64.packer("srqn_uidx", "byte_cnt", "timestamp", "send_wqe_opcode", "qpn", "wqe_counter")
+_received = Cqe64.packer(
+    "ml_path",
+    "slid",
+    "grh",
+    "sl",
+    "rqpn",
+    "srqn_uidx",
+    "imm_inval_pkey",
+    "byte_cnt",
+    "timestamp",
+    "qpn",
+    "wqe_counter",
+    "opcode",
+    "se",
+)
+_failed = ErrCqe64.packer(
+    "srqn_uidx", "vendor_error_syndrome", "syndrome", "send_wqe_opcode", "qpn", "wqe_counter", "opcode"
+)
+_event_data = QpSrqData.packer("queue_type", "qp_srq_n")
+
+
+def timestamp(hca: "Hca") -> int:
+    """The free running clock of the card, in its own ticks."""
+    return hca.now_ns * hca.info.timer_khz // 1_000_000
+
+
+def complete_send(hca: "Hca", qp: Qp, wqe: SendWqe) -> bool:
+    """Report a send WQE that ended well, if it asked for it. False if the CQ is dead."""
+    if wqe.ce < 2 or qp.send_cq is None:
+        return True
+    index = qp.user_index
+    entry = _sent(
+        0 if index == ANY_USER_INDEX else index,
+        wqe.length if wqe.op >= READ_REQUEST and wqe.length < 1 << 32 else 0,
+        timestamp(hca),
+        wqe.opcode,
+        qp.handle,
+        wqe.index,
+    )
+    return write_cqe(hca, qp.send_cq, bytearray(entry), wqe.ce == _WITH_EVENT)
+
+
+def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor: int = 0) -> None:
+    """Report a send WQE that ended with an error or was flushed, whether it asked for a completion or not."""
+    if syndrome != FLUSHED:
+        hca.count[f"send_errors_{syndrome:#04x}"] += 1
+        qp.count("req_cqe_error")
+    else:
+        qp.count("req_cqe_flush_error")
+        qp.count("req_cqe_error")
+    if qp.send_cq is None:
+        return
+    user = qp.user_index
+    entry = _failed(0 if user == ANY_USER_INDEX else user, vendor, syndrome, opcode, qp.handle, index, _ERROR_REQUESTER)
+    write_cqe(hca, qp.send_cq, bytearray(entry), True)
+
+
+def _receive_cq(qp: Qp, srq: Srq | None) -> Cq | None:
+    return srq.cq if srq is not None and srq.kind == SRQ_XRC else qp.recv_cq
+
+
+def _receive_user(qp: Qp, srq: Srq | None) -> int:
+    """Word 0x20 of a receive completion: user index of the QP (of the SRQ for XRC), or the SRQ number."""
+    index = srq.user_index if srq is not None and srq.kind == SRQ_XRC else qp.user_index
+    if index != ANY_USER_INDEX:
+        return index
+    return srq.handle if srq is not None else 0
+
+
+def complete_receive(
+    hca: "Hca",
+    qp: Qp,
+    recv: RecvWqe,
+    opcode: int,
+    size: int,
+    extra: int,
+    solicited: bool,
+    slid: int = 0,
+    path_bits: int = 0,
+    sl: int = 0,
+    source_qpn: int = 0,
+    grh: int = 0,
+) -> bool:
+    """Report a receive that ended well; `extra` is immediate, invalidated key or P_Key. False if the CQ is dead."""
+    srq = recv.srq
+    cq = _receive_cq(qp, srq)
+    if cq is None:
+        return True
+    entry = _received(
+        path_bits,
+        slid,
+        grh,
+        sl,
+        source_qpn,
+        _receive_user(qp, srq),
+        extra,
+        size,
+        timestamp(hca),
+        qp.handle,
+        recv.wqe_counter,
+        opcode,
+        solicited,
+    )
+    return write_cqe(hca, cq, bytearray(entry), solicited)
+
+
+def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int = 0) -> None:
+    """Report a receive that ended with an error or was flushed."""
+    if syndrome == FLUSHED:
+        qp.count("resp_cqe_flush_error")
+    else:
+        hca.count[f"receive_errors_{syndrome:#04x}"] += 1
+    qp.count("resp_cqe_error")
+    cq = _receive_cq(qp, recv.srq)
+    if cq is None:
+        return
+    entry = _failed(_receive_user(qp, recv.srq), vendor, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)
+    write_cqe(hca, cq, bytearray(entry), True)
+
+
+def qp_event(hca: "Hca", qp: Qp, event_type: int) -> None:
+    """Send an affiliated event of a queue pair to the asynchronous event queues."""
+    post_event(hca, event_type, 0, 0, _event_data(int(QueueType.QP), qp.handle))
+
+
+def flush_send_queue(hca: "Hca", qp: Qp) -> None:
+    """Give every WQE of the send queue that is fetched or posted its flush completion, in order (10.10.2)."""
+    requester = qp.requester
+    for wqe in requester.pending:
+        fail_send(hca, qp, wqe.index, wqe.opcode, FLUSHED)
+    requester.pending.clear()
+    requester.cursor = 0
+    requester.reads = 0
+    sq = qp.sq
+    if sq is None:
+        return
+    try:
+        waiting = sq.refresh(hca.memory)
+        while waiting > 0:
+            ctrl = sq.read_blocks(hca.memory, sq.consumer, 1)
+            opcode, _ = send_wqe.identity_of(ctrl)
+            blocks = min(send_wqe.blocks_of(ctrl), waiting)
+            fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, FLUSHED)
+            sq.consumer += blocks
+            waiting -= blocks
+    except DmaError:
+        hca.count["dma_read_errors"] += 1
+
+
+def flush_receive_queue(hca: "Hca", qp: Qp) -> None:
+    """Give the receive under way and every posted WQE of an own receive queue its flush completion, in order."""
+    responder = qp.responder
+    recv = responder.recv
+    if recv is not None:
+        responder.recv = None
+        fail_receive(hca, qp, recv, FLUSHED)
+    if qp.srq is None and qp.rq is not None:
+        try:
+            for _ in range(1 << qp.rq.log_size):
+                wqe = take_receive(hca, qp)
+                if wqe is None:
+                    break
+                fail_receive(hca, qp, wqe, FLUSHED)
+        except DmaError:
+            hca.count["dma_read_errors"] += 1
+    if (qp.srq is not None or (qp.service == ST_XRC and qp.sq is None)) and not qp.last_wqe_reported:
+        qp.last_wqe_reported = True
+        qp_event(hca, qp, EVENT_LAST_WQE)

@@ -1,0 +1,41 @@
+"""The receive side's front door for connected services: is this packet from the peer, over the right path (9.6.1)?"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.transport import completer, responder, unreliable
+from firmware.transport.port import Port, is_own_lid, pkey_at, pkeys_match
+from firmware.transport.qp import ERR, INIT, ST_UC, ST_XRC, Qp
+from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Packet
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+_RESPONSES: Final = (ACKNOWLEDGE, READ_RESPONSE, ATOMIC_ACKNOWLEDGE)
+
+
+def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
+    """A request or response for a connected queue pair; what does not belong to its connection is dropped."""
+    state = qp.state
+    if state <= INIT or state == ERR:
+        hca.count["rx_drop_qp_state"] += 1
+        return
+    path = qp.path
+    if path is None or packet.slid != path.dlid or not is_own_lid(port, packet.dlid):
+        hca.count["rx_drop_path"] += 1
+        return
+    if not pkeys_match(packet.pkey, pkey_at(port, qp.pkey_index)):
+        hca.count["rx_drop_pkey"] += 1
+        return
+    grh = path.grh
+    if grh is not None and (packet.grh is None or packet.grh.sgid != grh.dgid or packet.grh.dgid != grh.sgid):
+        hca.count["rx_drop_gid"] += 1
+        return
+    hca.count["rx_packets"] += packet.count
+    if packet.op in _RESPONSES:
+        completer.response(hca, qp, packet)
+    elif qp.service == ST_UC:
+        unreliable.request(hca, qp, packet)
+    elif qp.service == ST_XRC and qp.sq is not None:
+        hca.count["rx_drop_xrc_initiator"] += 1
+    else:
+        responder.request(hca, qp, packet)

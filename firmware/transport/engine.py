@@ -1,0 +1,95 @@
+"""The transport engine's two ways in: a send doorbell and a packet from the wire.
+
+Everything that is wrong before a queue pair is found or before its service can answer is a counted, named drop.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.transport import connected, ud
+from firmware.transport.completion import flush_send_queue
+from firmware.transport.port import MANAGEMENT_VL, Port, is_own_lid
+from firmware.transport.qp import ERR, RTS, SQER, ST_QP0, ST_QP1, ST_RC, ST_UC, ST_UD, ST_XRC, Qp
+from firmware.transport.state import ENGINES
+from vhca.wire.packet import PERMISSIVE_LID, RC, UC, UD, XRC, Packet
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+SMP_CLASSES: Final = (0x01, 0x81)
+MAD_BYTES: Final = 256
+
+_WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC: XRC, ST_QP0: UD, ST_QP1: UD}
+
+
+def doorbell(hca: "Hca", qp: Qp) -> None:
+    """The host rang for the send queue of `qp`: execute, flush or leave what is posted, by the state (10.3.1)."""
+    state = qp.state
+    if state == RTS:
+        ENGINES[qp.service](hca, qp)
+    elif state in (ERR, SQER):
+        flush_send_queue(hca, qp)
+    else:
+        # The ring is looked at again on the way into RTS.
+        hca.count["doorbells_early"] += 1
+
+
+def packet_in(hca: "Hca", port_number: int, packet: Packet) -> None:
+    """A packet or burst arrived at a port. Never raises for anything a peer sent."""
+    port = hca.ports.get(port_number)
+    if port is None or not packet.good:
+        hca.count["rx_drop_crc" if port is not None else "rx_drop_port"] += 1
+        return
+    qpn = packet.dest_qp
+    if qpn <= 1:
+        _management(hca, port, port_number, packet)
+        return
+    if not port.active:
+        hca.count["rx_drop_port_inactive"] += 1
+        return
+    if qpn == ud.MULTICAST_QPN:
+        if packet.service != UD:
+            hca.count["rx_drop_multicast_service"] += 1
+            return
+        ud.receive_multicast(hca, port_number, packet)
+        return
+    qp = hca.qps.get(qpn)
+    if qp is None:
+        hca.count["rx_drop_unknown_qp"] += 1
+        return
+    service = qp.service
+    if packet.service != _WIRE_SERVICE.get(service) or qp.port != port_number or service in (ST_QP0, ST_QP1):
+        hca.count["rx_drop_service"] += 1
+        return
+    if service == ST_UD:
+        if packet.count != 1:
+            hca.count["rx_drop_malformed"] += 1
+        elif is_own_lid(port, packet.dlid):
+            ud.receive(hca, port_number, qp, packet)
+        else:
+            hca.count["rx_drop_dlid"] += 1
+        return
+    connected.receive(hca, port, qp, packet)
+
+
+def _management(hca: "Hca", port: Port, number: int, packet: Packet) -> None:
+    """A packet for QP0 or QP1: the card's own agent first, then the host's queue pair (13.5.1)."""
+    if packet.service != UD or packet.count != 1 or len(packet.payload) != MAD_BYTES:
+        hca.count["rx_drop_malformed"] += 1
+        return
+    if packet.dlid != PERMISSIVE_LID and not is_own_lid(port, packet.dlid):
+        hca.count["rx_drop_dlid"] += 1
+        return
+    if packet.dest_qp == 0:
+        if packet.vl != MANAGEMENT_VL or packet.payload[1] not in SMP_CLASSES:
+            hca.count["rx_drop_smp"] += 1
+            return
+        if hca.sma is not None and hca.sma(number, packet):
+            return
+    elif not port.active or packet.vl == MANAGEMENT_VL:
+        hca.count["rx_drop_port_inactive"] += 1
+        return
+    qp = hca.special_qps.get((number, packet.dest_qp))
+    if qp is None:
+        hca.count["rx_drop_no_management_qp"] += 1
+        return
+    ud.receive(hca, number, qp, packet)

@@ -1,0 +1,98 @@
+"""What the transport sees of a port: addresses, tables and whether it is active; and the way out of it.
+
+The port's owner (subnet management agent, commands) provides an object of this shape as ``hca.ports[number]``; numbers
+start at 1. The transport only reads it, at each use, because a subnet manager may change it at any time.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from vhca.hw.effects import Transmit
+from vhca.wire.packet import PERMISSIVE_LID, Packet
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+FULL_MEMBER: Final = 0x8000
+DEFAULT_PKEY: Final = 0xFFFF
+MANAGEMENT_VL: Final = 15
+
+
+class Port(Protocol):
+    """Addresses and state of one port; `gids` are 16 bytes each, `mtu` is in bytes."""
+
+    @property
+    def lid(self) -> int:
+        """Base LID, 0 while unassigned."""
+        ...
+
+    @property
+    def lmc(self) -> int:
+        """LID mask control: the port answers to 2**lmc LIDs from `lid` on."""
+        ...
+
+    @property
+    def sm_lid(self) -> int:
+        """LID of the master subnet manager."""
+        ...
+
+    @property
+    def pkeys(self) -> Sequence[int]:
+        """P_Key table; 0 marks an empty entry."""
+        ...
+
+    @property
+    def gids(self) -> Sequence[bytes]:
+        """GID table."""
+        ...
+
+    @property
+    def active(self) -> bool:
+        """True in PortState Active: only then packets other than SMPs pass."""
+        ...
+
+    @property
+    def mtu(self) -> int:
+        """Neighbour MTU in bytes."""
+        ...
+
+
+def is_own_lid(port: Port, lid: int) -> bool:
+    """Tell whether packets for `lid` are for this port."""
+    base = port.lid
+    return base != 0 and base <= lid < base + (1 << port.lmc)
+
+
+def pkeys_match(one: int, other: int) -> bool:
+    """Same partition and not both limited members (10.9.3)."""
+    return (one ^ other) & 0x7FFF == 0 and (one | other) & FULL_MEMBER != 0 and one & 0x7FFF != 0
+
+
+def pkey_at(port: Port, index: int) -> int:
+    """The P_Key at `index`, 0 if the table has no such entry."""
+    pkeys = port.pkeys
+    return pkeys[index] if index < len(pkeys) else 0
+
+
+def gid_at(port: Port, index: int) -> bytes:
+    """The GID at `index`, all zeros if the table has no such entry."""
+    gids = port.gids
+    return gids[index] if index < len(gids) else bytes(16)
+
+
+def transmit(hca: "Hca", number: int, packet: Packet) -> bool:
+    """Send `packet` out of port `number`, or back in if it is for the port itself.
+
+    A switch never returns a packet to the port it came from, so packets for an own LID turn round inside the card:
+    they go to ``hca.loopback``, each to be handled as an event of its own. False if the port is not active: dropped.
+    """
+    port = hca.ports.get(number)
+    if port is None or not (port.active or packet.vl == MANAGEMENT_VL):
+        hca.count["tx_drop_port_inactive"] += 1
+        return False
+    dlid = packet.dlid
+    if port.lid <= dlid < PERMISSIVE_LID and is_own_lid(port, dlid):
+        hca.loopback.append((number, packet))
+    else:
+        hca.out.append(Transmit(number, packet))
+    return True

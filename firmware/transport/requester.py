@@ -1,0 +1,270 @@
+"""The requester: executes send WQEs in order and keeps as many packets in flight as the window allows.
+
+It serves RC, XRC and UC queue pairs and the registration queue. WQEs that were fetched wait in ``pending`` until the
+completer retires them; a WQE that cannot be executed waits there with its fault for its turn, so that completions stay
+in order (volume 1, 10.8.5). A step is bounded: what is left goes on in a step of its own.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.memory import AccessError, gather
+from firmware.queues import SendQueue
+from firmware.timers import Timer
+from firmware.transport import completion, umr
+from firmware.transport.port import pkey_at, transmit
+from firmware.transport.qp import RTS, ST_RC, ST_REG_UMR, ST_UC, ST_XRC, Qp, Requester
+from firmware.transport.retire import retire
+from firmware.transport.retry import ack_timeout
+from firmware.transport.segment import BURST_BYTES, packet_count
+from firmware.transport.state import ENGINES, enter_send_error, run_soon
+from firmware.transport.wqe import LOCAL, UMR, SendWqe, WqeError, blocks_of, identity_of, parse
+from vhca.hw.memory import DmaError
+from vhca.wire.packet import COMPARE_SWAP, RC, READ_REQUEST, UC, XRC, Packet
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+# Work of one step.
+WQE_BUDGET: Final = 256
+BYTE_BUDGET: Final = 1 << 20
+# What may be outstanding: bytes, counted as packets of full size, but at least so many packets.
+WINDOW_BYTES: Final = 2 << 20
+WINDOW_PACKETS: Final = 512
+# A long run of packets asks for an acknowledgement on its way.
+ASK_PACKETS: Final = 128
+MAX_PACKETS: Final = (1 << 23) - 1
+
+_WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC}
+
+
+def run(hca: "Hca", qp: Qp) -> None:
+    """Send what is posted and may be sent; called for a doorbell, an acknowledgement, a timer."""
+    sq = qp.sq
+    requester = qp.requester
+    if sq is None or qp.state != RTS or requester.rnr_waiting:
+        return
+    try:
+        sq.refresh(hca.memory)
+        _drain(hca, qp, requester, sq)
+    except DmaError as error:
+        _queue_lost(hca, qp, error)
+        return
+    last = requester.last_sent
+    if last is not None:
+        # One request for an acknowledgement covers everything that this step sent (9.7.5.1.2).
+        last.ack_req = qp.service != ST_UC
+        requester.last_sent = None
+        requester.unasked = 0
+    if requester.timeout_ns and requester.una < requester.send_psn:
+        timer = requester.ack_timer
+        if timer is None:
+            timer = requester.ack_timer = Timer(lambda now: ack_timeout(hca, qp))
+        if timer.deadline_ns is None:
+            hca.timers.arm(timer, hca.now_ns + requester.timeout_ns)
+
+
+def _queue_lost(hca: "Hca", qp: Qp, error: DmaError) -> None:
+    """The send queue itself cannot be read: there is no WQE to complete, so an event tells (11.6.3.3)."""
+    hca.count["dma_read_errors"] += 1
+    enter_send_error(hca, qp, str(error))
+    completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
+
+
+def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
+    pending = requester.pending
+    window = max(WINDOW_BYTES >> requester.log_mtu, WINDOW_PACKETS)
+    budget = BYTE_BUDGET
+    for _ in range(WQE_BUDGET):
+        if requester.cursor < len(pending):
+            wqe = pending[requester.cursor]
+        else:
+            fetched = _fetch(hca, qp, sq)
+            if fetched is None:
+                return
+            wqe = fetched
+            pending.append(wqe)
+        if wqe.fault:
+            # Its error is reported once everything before it is complete.
+            retire(hca, qp, requester)
+            return
+        if wqe.first < 0 or wqe.op >= READ_REQUEST:
+            if not _may_start(requester, wqe):
+                return
+            if wqe.first < 0:
+                _start(requester, wqe)
+                if wqe.fault:
+                    continue
+        if wqe.op == LOCAL:
+            _execute_local(hca, qp, requester, wqe)
+            if qp.state != RTS:
+                return
+            continue
+        while requester.send_psn < wqe.end:
+            if requester.send_psn - requester.una >= window:
+                return
+            if budget <= 0:
+                run_soon(hca, qp)
+                return
+            sent = _send_burst(hca, qp, requester, wqe)
+            if sent < 0:
+                break
+            budget -= sent
+        else:
+            requester.cursor += 1
+            if qp.service == ST_UC:
+                requester.una = requester.send_psn
+                retire(hca, qp, requester)
+                if qp.state != RTS:
+                    return
+    run_soon(hca, qp)
+
+
+def _fetch(hca: "Hca", qp: Qp, sq: SendQueue) -> SendWqe | None:
+    """Take the next WQE out of the ring; None if it is empty. A malformed one comes back with its fault."""
+    consumer = sq.consumer
+    waiting = sq.producer - consumer
+    if waiting <= 0:
+        return None
+    raw = sq.read_blocks(hca.memory, consumer, 1)
+    blocks = blocks_of(raw)
+    try:
+        if blocks > waiting:
+            raise WqeError("the WQE is longer than what is posted")
+        if blocks > 1:
+            raw = sq.read_blocks(hca.memory, consumer, blocks)
+        wqe = parse(raw, consumer, qp.handle, qp.service)
+    except WqeError as error:
+        wqe = SendWqe(consumer & 0xFFFF, identity_of(raw)[0], blocks)
+        _fault(hca, qp, wqe, completion.LOCAL_QP_OPERATION, str(error))
+        blocks = min(blocks, waiting)
+    sq.consumer = consumer + blocks
+    return wqe
+
+
+def _fault(hca: "Hca", qp: Qp, wqe: SendWqe, syndrome: int, reason: str) -> None:
+    wqe.fault = syndrome
+    wqe.reason = reason
+    hca.note("wqe_error", qpn=qp.handle, index=wqe.index, opcode=wqe.opcode, syndrome=syndrome, why=reason)
+
+
+def _may_start(requester: Requester, wqe: SendWqe) -> bool:
+    """Fences wait for earlier READs and atomics (10.8.3.3); of those only so many may be outstanding (9.4.4)."""
+    reads = requester.reads
+    if not reads:
+        return True
+    if wqe.fence >= 2 and wqe.first < 0:
+        return False
+    return wqe.op < READ_REQUEST or wqe.op == LOCAL or reads < requester.read_limit
+
+
+def _start(requester: Requester, wqe: SendWqe) -> None:
+    """Give the WQE its packet sequence numbers."""
+    first = requester.next_psn
+    if wqe.op == LOCAL:
+        wqe.first = wqe.end = first
+        return
+    count = 1 if wqe.op >= COMPARE_SWAP else packet_count(wqe.length, requester.log_mtu)
+    if wqe.length > requester.message_max or count > MAX_PACKETS:
+        wqe.fault = completion.LOCAL_LENGTH
+        wqe.reason = "the message is longer than log_msg_max allows"
+        return
+    wqe.first = first
+    wqe.end = requester.next_psn = first + count
+    requester.ssn += 1
+
+
+def _execute_local(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> None:
+    """NOP and registration are executed inside the card, in their turn."""
+    if not wqe.done:
+        if wqe.opcode == UMR:
+            try:
+                umr.execute(hca, qp, wqe)
+            except umr.UmrError as error:
+                _fault(hca, qp, wqe, error.syndrome, str(error))
+                return
+        wqe.done = True
+    requester.cursor += 1
+    if wqe.end <= requester.una:
+        retire(hca, qp, requester)
+
+
+def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
+    """Send packets of `wqe` from `send_psn` on; returns bytes for the budget, -1 if the WQE is at fault."""
+    psn = requester.send_psn
+    offset = (psn - wqe.first) << requester.log_mtu
+    path = qp.path
+    assert path is not None
+    port = hca.ports[qp.port]
+    op = wqe.op
+    size = wqe.length - offset
+    end = True
+    if op >= READ_REQUEST:
+        payload = b""
+        count = 1
+        cost = 256
+        requester.send_psn = wqe.end
+        requester.reads += 1
+    else:
+        if size > BURST_BYTES:
+            end = False
+            size = BURST_BYTES
+            count = size >> requester.log_mtu
+        else:
+            count = wqe.end - psn
+        inline = wqe.inline
+        if inline is not None:
+            payload = inline if not offset and end else inline[offset : offset + size]
+        elif size:
+            try:
+                payload = gather(hca, qp, wqe.sges, offset, size)
+            except AccessError as error:
+                _fault(hca, qp, wqe, completion.LOCAL_PROTECTION, str(error))
+                return -1
+        else:
+            payload = b""
+        cost = size + 256
+        requester.send_psn = psn + count
+    packet = Packet(
+        path.dlid,
+        port.lid | path.mlid & (1 << port.lmc) - 1,
+        _WIRE_SERVICE[qp.service],
+        op,
+        qp.remote_qpn,
+        psn & 0xFFFFFF,
+        payload,
+        count,
+        not offset or op >= READ_REQUEST,
+        end,
+        requester.mtu,
+        path.sl,
+        0,
+        path.grh,
+        pkey_at(port, qp.pkey_index),
+        wqe.solicited and end,
+        va=wqe.va + offset if op >= READ_REQUEST else wqe.va,
+        rkey=wqe.rkey,
+        dma_length=size if op == READ_REQUEST else wqe.length,
+        swap_add=wqe.swap_add,
+        compare=wqe.compare,
+        immediate=wqe.immediate,
+        invalidate_rkey=wqe.invalidate,
+        xrc_srqn=wqe.xrc_srqn,
+    )
+    if requester.send_psn > requester.max_psn:
+        requester.max_psn = requester.send_psn
+    requester.unasked += count
+    if requester.unasked >= ASK_PACKETS:
+        packet.ack_req = True
+        requester.unasked = 0
+        requester.last_sent = None
+    else:
+        requester.last_sent = packet
+    counters = hca.count
+    counters["tx_packets"] += count
+    counters["tx_bytes"] += len(payload)
+    transmit(hca, qp.port, packet)
+    return cost
+
+
+for _service in (ST_RC, ST_XRC, ST_UC, ST_REG_UMR):
+    ENGINES[_service] = run

@@ -1,0 +1,489 @@
+"""The responder of reliable connections: executes requests in PSN order and answers every one of them.
+
+The order of the checks is that of volume 1, 9.7.4.1: PSN, opcode sequence, opcode support, resources, key, length. What
+a peer does wrong is answered with a NAK and, where the book says so, takes the queue pair into ERR with an event.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.memory import BUS, TOO_SHORT, AccessError, remote_check, remote_read, remote_write, scatter
+from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC
+from firmware.queues import RecvWqe, take_receive, take_shared_receive
+from firmware.timers import Timer
+from firmware.transport import completion
+from firmware.transport.port import pkey_at, transmit
+from firmware.transport.psn import HALF, PSN_MASK
+from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
+from firmware.transport.segment import BURST_BYTES, packet_count, well_formed
+from firmware.transport.state import enter_error
+from vhca.hw.memory import DmaError
+from vhca.wire.connectx.eqe import EventType
+from vhca.wire.ib import cut
+from vhca.wire.packet import (
+    ACKNOWLEDGE,
+    ATOMIC_ACKNOWLEDGE,
+    COMPARE_SWAP,
+    FETCH_ADD,
+    RC,
+    READ_REQUEST,
+    READ_RESPONSE,
+    SEND,
+    WRITE,
+    XRC,
+    Packet,
+)
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+# AETH syndromes (table 43). End-to-end credits are not used: 0x1f says so in an ACK.
+ACK_NO_CREDITS: Final = 0x1F
+RNR_NAK: Final = 0x20
+NAK_SEQUENCE: Final = 0x60
+NAK_INVALID_REQUEST: Final = 0x61
+NAK_REMOTE_ACCESS: Final = 0x62
+NAK_REMOTE_OPERATION: Final = 0x63
+
+NO_MESSAGE: Final = -1
+READ_BUDGET: Final = 1 << 20
+EVENT_ESTABLISHED: Final = int(EventType.COMM_EST)
+
+_EVENTS: Final = {
+    NAK_INVALID_REQUEST: completion.EVENT_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS: completion.EVENT_ACCESS_ERROR,
+    NAK_REMOTE_OPERATION: completion.EVENT_CATASTROPHIC,
+}
+
+
+class RequestError(Exception):
+    """A request is refused with a NAK; `recv_syndrome` is the error of a receive that was under way."""
+
+    def __init__(self, nak: int, reason: str, recv_syndrome: int = completion.FLUSHED) -> None:
+        super().__init__(reason)
+        self.nak = nak
+        self.recv_syndrome = recv_syndrome
+
+
+def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
+    """A request packet or burst for the receive side of `qp`."""
+    responder = qp.responder
+    # check_psn (9.7.4.1.2)
+    ahead = (packet.psn - responder.epsn) & PSN_MASK
+    if ahead:
+        if ahead < HALF:
+            _out_of_sequence(hca, qp, responder)
+            return
+        behind = PSN_MASK + 1 - ahead
+        if packet.op > WRITE or packet.count <= behind:
+            _duplicate(hca, qp, responder, packet)
+            return
+        # The first packets of the burst were executed already; the rest is new.
+        packet = cut(packet, behind)
+        hca.count["rx_duplicate_requests"] += 1
+    responder.nak_sent = False
+    if qp.state == RTR and not responder.established:
+        responder.established = True
+        completion.qp_event(hca, qp, EVENT_ESTABLISHED)
+    op = packet.op
+    try:
+        if op == WRITE:
+            _write(hca, qp, responder, packet)
+        elif op == SEND:
+            _send(hca, qp, responder, packet)
+        elif op == READ_REQUEST:
+            _read(hca, qp, responder, packet)
+        elif op in (COMPARE_SWAP, FETCH_ADD):
+            _atomic(hca, qp, responder, packet)
+        else:
+            raise RequestError(NAK_INVALID_REQUEST, "this operation is not a request")
+    except RequestError as error:
+        _refuse(hca, qp, responder, error)
+    except AccessError as error:
+        nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
+        _refuse(hca, qp, responder, RequestError(nak, str(error)))
+    except DmaError as error:
+        hca.count["dma_read_errors"] += 1
+        _refuse(hca, qp, responder, RequestError(NAK_REMOTE_OPERATION, str(error)))
+
+
+def _out_of_sequence(hca: "Hca", qp: Qp, responder: Responder) -> None:
+    """A packet is missing: say once which one is expected (9.7.5.2.3)."""
+    hca.count["rx_out_of_sequence"] += 1
+    qp.count("out_of_sequence")
+    if not responder.nak_sent:
+        responder.nak_sent = True
+        hca.count["naks"] += 1
+        _reply(hca, qp, _acknowledgement(hca, qp, responder.epsn, NAK_SEQUENCE, responder.msn))
+
+
+def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+    """A request that was executed already (9.7.5.1.4): acknowledge it again, or give the same answer again."""
+    hca.count["rx_duplicate_requests"] += 1
+    qp.count("duplicate_request")
+    op = packet.op
+    if op <= WRITE:
+        _reply(hca, qp, _acknowledgement(hca, qp, responder.epsn - 1, ACK_NO_CREDITS, responder.msn))
+        return
+    for resource in responder.resources:
+        into = (packet.psn - resource.psn) & PSN_MASK
+        if resource.op != op or into >= resource.count:
+            continue
+        if op == READ_REQUEST:
+            if packet.dma_length > resource.length:
+                break
+            job = ReadJob(packet.psn, packet.va, packet.rkey, packet.dma_length, responder.msn)
+            responder.replies.append(job)
+            pump(hca, qp)
+        else:
+            _reply(hca, qp, _atomic_answer(hca, qp, packet.psn, resource.original, responder.msn))
+        return
+    hca.count["rx_drop_stale_duplicate"] += 1
+
+
+def _check_sequence(qp: Qp, responder: Responder, packet: Packet) -> None:
+    """check_op_seq (9.7.4.1.3): a message starts when none is under way, and goes on with its own operation."""
+    if packet.start:
+        if responder.op != NO_MESSAGE:
+            raise RequestError(NAK_INVALID_REQUEST, "a new message starts inside another one")
+    elif responder.op != packet.op:
+        raise RequestError(NAK_INVALID_REQUEST, "a packet continues a message that has not started")
+    if not well_formed(packet, responder.mtu):
+        raise RequestError(NAK_INVALID_REQUEST, "the payload does not fit the place of the packet in its message")
+
+
+def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+    """RDMA WRITE, with or without immediate data (9.7.4.1, 9.4.2)."""
+    _check_sequence(qp, responder, packet)
+    payload = packet.payload
+    size = len(payload)
+    end = packet.end
+    immediate = packet.immediate
+    if packet.start:
+        if not qp.remote_rights & REMOTE_WRITE:
+            raise RequestError(NAK_INVALID_REQUEST, "RDMA WRITE is not enabled")
+        mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE)
+        offset = 0
+        length = packet.dma_length
+        va = packet.va
+    else:
+        mkey = responder.mkey
+        offset = responder.offset
+        length = responder.length
+        va = responder.va
+        if mkey is not None and mkey.free:
+            raise RequestError(NAK_REMOTE_ACCESS, "the key was invalidated during the message")
+    if offset + size > length or (end and offset + size != length):
+        raise RequestError(NAK_INVALID_REQUEST, "more or less data than RETH.dma_length says")
+    recv = None
+    if end and immediate is not None:
+        recv = _take(hca, qp, packet)
+        if recv is None:
+            _not_ready(hca, qp, responder, packet)
+            return
+        responder.recv = recv
+    if size:
+        assert mkey is not None
+        remote_write(hca, mkey, va + offset, payload)
+    hca.count["rx_bytes"] += size
+    responder.epsn = (packet.psn + packet.count) & PSN_MASK
+    if not end:
+        responder.op = WRITE
+        responder.mkey = mkey
+        responder.offset = offset + size
+        responder.length = length
+        responder.va = va
+    else:
+        responder.op = NO_MESSAGE
+        responder.mkey = None
+        responder.recv = None
+        responder.msn = responder.msn + 1 & PSN_MASK
+        if qp.counter is not None:
+            qp.count("rx_write_requests")
+        if recv is not None:
+            assert immediate is not None
+            _complete(hca, qp, recv, completion.RECEIVED_WRITE_IMM, length, immediate, packet)
+    if packet.ack_req and qp.state != ERR:
+        _reply(hca, qp, _acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
+
+
+def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+    """SEND, with immediate data or a key to invalidate (9.4.1)."""
+    _check_sequence(qp, responder, packet)
+    if packet.start:
+        recv = _take(hca, qp, packet)
+        if recv is None:
+            _not_ready(hca, qp, responder, packet)
+            return
+        responder.offset = 0
+        responder.recv = recv
+    else:
+        taken = responder.recv
+        if taken is None:
+            raise RequestError(NAK_INVALID_REQUEST, "a packet continues a message that has not started")
+        recv = taken
+    offset = responder.offset
+    payload = packet.payload
+    size = len(payload)
+    try:
+        scatter(hca, qp, recv.segments, offset, payload, recv.srq.pd if recv.srq is not None else None)
+    except AccessError as error:
+        if error.kind == TOO_SHORT:
+            raise RequestError(NAK_INVALID_REQUEST, str(error), completion.LOCAL_LENGTH) from None
+        raise RequestError(NAK_REMOTE_OPERATION, str(error), completion.LOCAL_PROTECTION) from None
+    hca.count["rx_bytes"] += size
+    responder.op = SEND
+    responder.offset = offset + size
+    if packet.end:
+        _finish_send(hca, qp, responder, recv, packet)
+    responder.epsn = (packet.psn + packet.count) & PSN_MASK
+    if packet.ack_req and qp.state != ERR:
+        _reply(hca, qp, _acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
+
+
+def _finish_send(hca: "Hca", qp: Qp, responder: Responder, recv: RecvWqe, packet: Packet) -> None:
+    opcode = completion.RECEIVED_SEND
+    extra = 0
+    if packet.invalidate_rkey is not None:
+        extra = packet.invalidate_rkey
+        opcode = completion.RECEIVED_SEND_INVALIDATE
+        invalidate(hca, qp, extra)
+    elif packet.immediate is not None:
+        extra = packet.immediate
+        opcode = completion.RECEIVED_SEND_IMM
+    responder.op = NO_MESSAGE
+    responder.recv = None
+    responder.msn = responder.msn + 1 & PSN_MASK
+    _complete(hca, qp, recv, opcode, responder.offset, extra, packet)
+
+
+def invalidate(hca: "Hca", qp: Qp, rkey: int) -> None:
+    """The peer takes a key back that was given to it (9.4.1.1); raises RequestError if it may not."""
+    mkey = hca.mkeys.get(rkey >> 8)
+    if (
+        mkey is None
+        or mkey.variant != rkey & 0xFF
+        or mkey.free
+        or not mkey.remote_invalidate
+        or mkey.pd != qp.pd
+        or mkey.qpn not in (ANY_QPN, qp.handle)
+    ):
+        raise RequestError(NAK_REMOTE_ACCESS, "SEND with invalidate names a key that it may not invalidate")
+    mkey.free = True
+
+
+def _complete(hca: "Hca", qp: Qp, recv: RecvWqe, opcode: int, size: int, extra: int, packet: Packet) -> None:
+    alive = completion.complete_receive(
+        hca,
+        qp,
+        recv,
+        opcode,
+        size,
+        extra,
+        packet.solicited,
+        slid=packet.slid,
+        sl=packet.sl,
+        source_qpn=qp.remote_qpn,
+        grh=0,
+    )
+    if not alive:
+        enter_error(hca, qp, "the receive CQ is dead")
+
+
+def _take(hca: "Hca", qp: Qp, packet: Packet) -> RecvWqe | None:
+    """check_resources (9.7.4.1.5): the receive WQE of a message; for XRC from the SRQ that the packet names."""
+    if qp.service != ST_XRC:
+        return take_receive(hca, qp)
+    srq = hca.srqs.get(packet.xrc_srqn)
+    if srq is None or srq.kind != SRQ_XRC or srq.xrcd != qp.context.xrcd:
+        raise RequestError(NAK_INVALID_REQUEST, "XRCETH names no shared receive queue of this domain")
+    return take_shared_receive(hca, srq)
+
+
+def _not_ready(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+    """No receive is posted: ask the peer to wait (9.7.5.2.8). What follows is dropped until it comes again."""
+    responder.nak_sent = True
+    hca.count["rnr_naks"] += 1
+    qp.count("out_of_buffer")
+    _reply(hca, qp, _acknowledgement(hca, qp, packet.psn, RNR_NAK | qp.min_rnr_nak, responder.msn))
+
+
+def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+    """RDMA READ: the answer is data (9.4.3)."""
+    _check_single(responder, packet)
+    if not qp.remote_rights & REMOTE_READ:
+        raise RequestError(NAK_INVALID_REQUEST, "RDMA READ is not enabled")
+    length = packet.dma_length
+    if length > 1 << 31:
+        raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
+    if len(responder.replies) >= responder.resource_limit:
+        raise RequestError(NAK_INVALID_REQUEST, "more READs outstanding than the responder has resources for")
+    remote_check(hca, qp, packet.rkey, packet.va, length, REMOTE_READ)
+    count = packet_count(length, responder.mtu.bit_length() - 1)
+    responder.epsn = (packet.psn + count) & PSN_MASK
+    responder.msn = responder.msn + 1 & PSN_MASK
+    qp.count("rx_read_requests")
+    _remember(responder, Resource(packet.psn, count, READ_REQUEST, length))
+    responder.replies.append(ReadJob(packet.psn, packet.va, packet.rkey, length, responder.msn))
+    pump(hca, qp)
+
+
+def _check_single(responder: Responder, packet: Packet) -> None:
+    if responder.op != NO_MESSAGE:
+        raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic inside another message")
+    if not (packet.start and packet.end) or packet.count != 1 or packet.payload:
+        raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic is one packet without payload")
+
+
+def _remember(responder: Responder, resource: Resource) -> None:
+    resources = responder.resources
+    resources.append(resource)
+    while len(resources) > responder.resource_limit:
+        resources.popleft()
+
+
+def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+    """Compare-and-swap or fetch-and-add on 8 bytes of host memory, in host order (9.4.5)."""
+    _check_single(responder, packet)
+    if not qp.remote_rights & REMOTE_ATOMIC:
+        raise RequestError(NAK_INVALID_REQUEST, "atomics are not enabled")
+    va = packet.va
+    if va & 7:
+        raise RequestError(NAK_INVALID_REQUEST, "the address of an atomic is a multiple of 8")
+    mkey = remote_check(hca, qp, packet.rkey, va, 8, REMOTE_ATOMIC)
+    assert mkey is not None
+    original = int.from_bytes(remote_read(hca, mkey, va, 8), "little")
+    if packet.op == FETCH_ADD:
+        value = (original + packet.swap_add) & 0xFFFFFFFFFFFFFFFF
+    else:
+        value = packet.swap_add if original == packet.compare else original
+    if value != original:
+        remote_write(hca, mkey, va, value.to_bytes(8, "little"))
+    responder.epsn = (packet.psn + 1) & PSN_MASK
+    responder.msn = responder.msn + 1 & PSN_MASK
+    qp.count("rx_atomic_requests")
+    _remember(responder, Resource(packet.psn, 1, packet.op, original=original))
+    _reply(hca, qp, _atomic_answer(hca, qp, packet.psn, original, responder.msn))
+
+
+def _refuse(hca: "Hca", qp: Qp, responder: Responder, error: RequestError) -> None:
+    """Answer with a NAK and enter ERR (9.9.3.2): earlier answers go out first, the receive under way fails."""
+    hca.count["naks"] += 1
+    hca.note("request_refused", qpn=qp.handle, nak=error.nak, why=str(error))
+    if error.nak == NAK_REMOTE_ACCESS:
+        qp.count("resp_remote_access_errors")
+    if error.recv_syndrome == completion.LOCAL_LENGTH:
+        qp.count("resp_local_length_error")
+    pump(hca, qp, everything=True)
+    transmit(hca, qp.port, _acknowledgement(hca, qp, responder.epsn, error.nak, responder.msn))
+    recv = responder.recv
+    if recv is not None:
+        responder.recv = None
+        completion.fail_receive(hca, qp, recv, error.recv_syndrome)
+    enter_error(hca, qp, str(error))
+    completion.qp_event(hca, qp, _EVENTS[error.nak])
+
+
+def _reply(hca: "Hca", qp: Qp, packet: Packet) -> None:
+    """Send an answer, behind READ responses that are still under way: answers go out in PSN order (9.7.5.1.1)."""
+    replies = qp.responder.replies
+    if replies:
+        replies.append(packet)
+    else:
+        transmit(hca, qp.port, packet)
+
+
+def pump(hca: "Hca", qp: Qp, everything: bool = False) -> None:
+    """Send answers that wait, a bounded number of bytes per step unless `everything` is asked for."""
+    responder = qp.responder
+    replies = responder.replies
+    budget = READ_BUDGET
+    while replies:
+        job = replies[0]
+        if isinstance(job, Packet):
+            transmit(hca, qp.port, job)
+            replies.popleft()
+            continue
+        if budget <= 0 and not everything:
+            if qp.reply_timer is None:
+                qp.reply_timer = Timer(lambda now: pump(hca, qp))
+            hca.timers.arm(qp.reply_timer, hca.now_ns + 1)
+            return
+        sent = _send_read_burst(hca, qp, responder, job)
+        if sent < 0:
+            return
+        budget -= sent
+        if job.offset >= job.length:
+            replies.popleft()
+
+
+def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> int:
+    """Send the next responses of a READ; bytes for the budget, or -1 if its memory has gone."""
+    offset = job.offset
+    size = min(job.length - offset, BURST_BYTES)
+    log_mtu = responder.mtu.bit_length() - 1
+    psn = job.psn + (offset >> log_mtu)
+    payload = b""
+    if size:
+        try:
+            mkey = remote_check(hca, qp, job.rkey, job.va + offset, size, REMOTE_READ)
+            assert mkey is not None
+            payload = remote_read(hca, mkey, job.va + offset, size)
+        except AccessError as error:
+            responder.replies.clear()
+            hca.note("read_failed", qpn=qp.handle, why=str(error))
+            nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
+            transmit(hca, qp.port, _acknowledgement(hca, qp, psn, nak, job.msn))
+            enter_error(hca, qp, str(error))
+            completion.qp_event(hca, qp, _EVENTS[nak])
+            return -1
+    count = packet_count(size, log_mtu)
+    packet = _answer(hca, qp, READ_RESPONSE, psn, job.msn)
+    packet.payload = payload
+    packet.count = count
+    packet.start = not offset
+    job.offset = offset + size
+    packet.end = job.offset == job.length
+    packet.syndrome = ACK_NO_CREDITS
+    hca.count["tx_packets"] += count
+    hca.count["tx_bytes"] += size
+    transmit(hca, qp.port, packet)
+    return size + 256
+
+
+def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:
+    path = qp.path
+    assert path is not None
+    port = hca.ports[qp.port]
+    return Packet(
+        path.dlid,
+        port.lid | path.mlid & (1 << port.lmc) - 1,
+        XRC if qp.service == ST_XRC else RC,
+        op,
+        qp.remote_qpn,
+        psn & PSN_MASK,
+        b"",
+        1,
+        True,
+        True,
+        qp.responder.mtu,
+        path.sl,
+        0,
+        path.grh,
+        pkey_at(port, qp.pkey_index),
+        msn=msn,
+    )
+
+
+def _acknowledgement(hca: "Hca", qp: Qp, psn: int, syndrome: int, msn: int) -> Packet:
+    packet = _answer(hca, qp, ACKNOWLEDGE, psn, msn)
+    packet.syndrome = syndrome
+    hca.count["tx_packets"] += 1
+    return packet
+
+
+def _atomic_answer(hca: "Hca", qp: Qp, psn: int, original: int, msn: int) -> Packet:
+    packet = _answer(hca, qp, ATOMIC_ACKNOWLEDGE, psn, msn)
+    packet.syndrome = ACK_NO_CREDITS
+    packet.original = original
+    hca.count["tx_packets"] += 1
+    return packet

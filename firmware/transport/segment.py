@@ -1,0 +1,28 @@
+"""Segmentation: how a message of so many bytes becomes packets, and packets become bursts (volume 1, 9.7.2).
+
+A burst stands for consecutive packets of one message and holds at most `BURST_BYTES` of payload, so that a long message
+is interleaved with others and may be acknowledged on the way.
+"""
+
+from typing import Final
+
+from vhca.wire.packet import Packet
+
+BURST_BYTES: Final = 256 << 10
+
+
+def packet_count(length: int, log_mtu: int) -> int:
+    """Packets of a message (or responses of a READ) of `length` bytes: an empty one takes one packet, too."""
+    return (length + (1 << log_mtu) - 1) >> log_mtu or 1
+
+
+def well_formed(packet: Packet, mtu: int) -> bool:
+    """Tell whether a burst's payload fits its packet count and its place in the message at this MTU (9.7.4.1.6)."""
+    size = len(packet.payload)
+    count = packet.count
+    if packet.end:
+        # The last packet may be short, but only a message of one packet may be empty.
+        if count == 1:
+            return size <= mtu and (size > 0 or packet.start)
+        return packet.mtu == mtu and (count - 1) * mtu < size <= count * mtu
+    return count > 0 and size == count * mtu and (count == 1 or packet.mtu == mtu)

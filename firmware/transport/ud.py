@@ -1,0 +1,265 @@
+"""The datagram engine: UD queue pairs and the management queue pairs QP0 and QP1.
+
+A send is one packet to wherever its address vector says and is complete once it has left; what arrives is dropped, and
+counted, unless partition, Q_Key and a posted receive fit (volume 1, 9.8.3). The first 40 bytes of a receive belong to
+the GRH, whether there is one or not (11.4.1.2).
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.memory import TOO_SHORT, AccessError, gather, scatter
+from firmware.objects import MulticastGroup
+from firmware.queues import RecvWqe, take_receive
+from firmware.transport import completion
+from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, pkey_at, pkeys_match, transmit
+from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, ST_UD, Qp
+from firmware.transport.state import ENGINES, enter_error, enter_send_error, run_soon
+from firmware.transport.wqe import LOCAL, SendWqe, WqeError, blocks_of, identity_of, parse
+from vhca.hw.memory import DmaError
+from vhca.wire.connectx.wqe import DatagramSegment
+from vhca.wire.ib import grh_bytes, transport_size_bytes
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Grh, Packet
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+GRH_BYTES: Final = 40
+MULTICAST_QPN: Final = 0xFFFFFF
+QP1_QKEY: Final = 0x80010000
+PRIVILEGED_QKEY: Final = 1 << 31
+SEND_BUDGET: Final = 128
+
+_av = DatagramSegment.unpacker(
+    "q_key", "ext", "dqpn", "sl", "mlid", "rlid", "tclass", "hop_limit", "grh", "src_addr_index", "flow_label", "rgid"
+)
+
+
+def run(hca: "Hca", qp: Qp) -> None:
+    """Send what is posted, a bounded number of WQEs per step."""
+    sq = qp.sq
+    if sq is None or qp.state != RTS:
+        return
+    try:
+        waiting = sq.refresh(hca.memory)
+        for _ in range(SEND_BUDGET):
+            if not waiting:
+                return
+            ctrl = sq.read_blocks(hca.memory, sq.consumer, 1)
+            blocks = blocks_of(ctrl)
+            if blocks > waiting:
+                _fail(hca, qp, ctrl, waiting, completion.LOCAL_QP_OPERATION, "the WQE is longer than what is posted")
+                return
+            raw = ctrl if blocks == 1 else sq.read_blocks(hca.memory, sq.consumer, blocks)
+            try:
+                wqe = parse(raw, sq.consumer, qp.handle, qp.service)
+            except WqeError as error:
+                _fail(hca, qp, ctrl, blocks, completion.LOCAL_QP_OPERATION, str(error))
+                return
+            if not _send(hca, qp, wqe, ctrl):
+                return
+            sq.consumer += blocks
+            waiting -= blocks
+            if not completion.complete_send(hca, qp, wqe):
+                enter_error(hca, qp, "the send CQ is dead")
+                return
+    except DmaError as error:
+        hca.count["dma_read_errors"] += 1
+        enter_send_error(hca, qp, str(error))
+        completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
+        return
+    if waiting:
+        run_soon(hca, qp)
+
+
+def _fail(hca: "Hca", qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: str) -> None:
+    """End the WQE at hand, and with it the send queue, with an error."""
+    sq = qp.sq
+    assert sq is not None
+    opcode, _ = identity_of(ctrl)
+    hca.note("wqe_error", qpn=qp.handle, index=sq.consumer & 0xFFFF, opcode=opcode, syndrome=syndrome, why=reason)
+    completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
+    sq.consumer += blocks
+    enter_send_error(hca, qp, reason)
+
+
+def _send(hca: "Hca", qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
+    """Build and transmit one datagram; False if that ended the send queue."""
+    if wqe.op == LOCAL:
+        return True
+    requester = qp.requester
+    if wqe.length > requester.mtu:
+        _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_LENGTH, "a datagram is longer than the path MTU")
+        return False
+    try:
+        payload = wqe.inline if wqe.inline is not None else gather(hca, qp, wqe.sges, 0, wqe.length)
+    except AccessError as error:
+        _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, str(error))
+        return False
+    packet = _packet(hca, qp, wqe, payload)
+    if packet is None:
+        _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_QP_OPERATION, "the address vector is not an extended one")
+        return False
+    requester.next_psn += 1
+    hca.count["tx_ud_packets"] += 1
+    hca.count["tx_ud_bytes"] += len(payload)
+    multicast = MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID
+    if transmit(hca, qp.port, packet) and multicast and packet.grh is not None and packet.grh.dgid in hca.multicast:
+        # The switch sends it to the others; members on this port are served from here.
+        hca.loopback.append((qp.port, packet))
+    return True
+
+
+def _packet(hca: "Hca", qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
+    """The packet that an address vector asks for; None if the vector is malformed."""
+    q_key, extended, dqpn, sl, mlid, rlid, tclass, hop_limit, has_grh, gid_index, flow_label, rgid = _av(wqe.raw)
+    if not extended:
+        return None
+    port = hca.ports[qp.port]
+    slid = port.lid | mlid & (1 << port.lmc) - 1
+    grh = Grh(gid_at(port, gid_index), rgid, tclass, flow_label, hop_limit) if has_grh else None
+    vl = 0
+    source_qp = qp.handle
+    if qp.service == ST_QP0:
+        # VL 15, no GRH, SL 0 (13.5.1); a port without a LID sends directed routes from the permissive LID.
+        vl, sl, grh, pkey, q_key, source_qp = MANAGEMENT_VL, 0, None, DEFAULT_PKEY, 0, 0
+        if not port.lid or _permissive_source(payload):
+            slid = PERMISSIVE_LID
+    else:
+        pkey = pkey_at(port, qp.pkey_index)
+        if qp.service == ST_QP1:
+            source_qp = 1
+        elif qp.context.deth_sqpn:
+            source_qp = qp.context.deth_sqpn
+        if q_key & PRIVILEGED_QKEY:
+            # A Q_Key with the high bit set means: the one of the queue pair (10.2.5).
+            q_key = qp.q_key
+    return Packet(
+        dlid=rlid,
+        slid=slid,
+        service=UD,
+        op=SEND,
+        dest_qp=dqpn,
+        psn=qp.requester.next_psn & 0xFFFFFF,
+        payload=payload,
+        mtu=qp.requester.mtu,
+        sl=sl,
+        vl=vl,
+        grh=grh,
+        pkey=pkey,
+        solicited=wqe.solicited,
+        immediate=wqe.immediate,
+        qkey=q_key,
+        src_qp=source_qp,
+    )
+
+
+def _permissive_source(mad: bytes) -> bool:
+    """A directed-route SMP whose first leg is not LID-routed has the permissive LID as its source (14.2.2)."""
+    return len(mad) >= 36 and mad[1] == 0x81 and mad[32] == 0xFF and mad[33] == 0xFF
+
+
+def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
+    """A datagram for this queue pair."""
+    if qp.state <= INIT or qp.state == ERR:
+        hca.count["rx_drop_qp_state"] += 1
+        return
+    port = hca.ports[port_number]
+    if qp.service == ST_QP0:
+        pass
+    elif qp.service == ST_QP1:
+        if packet.qkey != QP1_QKEY:
+            hca.count["rx_drop_qkey"] += 1
+            return
+        if not any(pkeys_match(packet.pkey, pkey) for pkey in port.pkeys):
+            hca.count["rx_drop_pkey"] += 1
+            return
+    elif packet.qkey != qp.q_key:
+        hca.count["rx_drop_qkey"] += 1
+        return
+    elif not pkeys_match(packet.pkey, pkey_at(port, qp.pkey_index)):
+        hca.count["rx_drop_pkey"] += 1
+        return
+    try:
+        recv = take_receive(hca, qp)
+    except DmaError as error:
+        hca.count["dma_read_errors"] += 1
+        completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
+        enter_error(hca, qp, str(error))
+        return
+    if recv is None:
+        hca.count["rx_drop_no_receive"] += 1
+        qp.count("out_of_buffer")
+        return
+    _deliver(hca, port_number, qp, packet, recv)
+
+
+def _deliver(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) -> None:
+    size = GRH_BYTES + len(packet.payload)
+    try:
+        if sum(sge[1] for sge in recv.segments) < size:
+            raise AccessError(TOO_SHORT, "the receive is shorter than GRH area and payload")
+        domain = recv.srq.pd if recv.srq is not None else None
+        grh = packet.grh
+        if grh is not None:
+            scatter(hca, qp, recv.segments, 0, grh_bytes(grh, transport_size_bytes(packet)), domain)
+        scatter(hca, qp, recv.segments, GRH_BYTES, packet.payload, domain)
+    except AccessError as error:
+        _refuse(hca, qp, recv, error)
+        return
+    hca.count["rx_ud_packets"] += 1
+    hca.count["rx_ud_bytes"] += len(packet.payload)
+    unicast = packet.dlid < MULTICAST_LID_FIRST
+    immediate = packet.immediate
+    alive = completion.complete_receive(
+        hca,
+        qp,
+        recv,
+        completion.RECEIVED_SEND if immediate is None else completion.RECEIVED_SEND_IMM,
+        size,
+        packet.pkey if immediate is None else immediate,
+        packet.solicited,
+        packet.slid,
+        packet.dlid & (1 << hca.ports[port_number].lmc) - 1 if unicast else 0,
+        packet.sl,
+        packet.src_qp,
+        completion.GRH_IN_BUFFER if grh is not None else 0,
+    )
+    if not alive:
+        enter_error(hca, qp, "the receive CQ is dead")
+
+
+def _refuse(hca: "Hca", qp: Qp, recv: RecvWqe, error: AccessError) -> None:
+    """A receive that cannot take the datagram: too short drops the packet only, a bad key ends the queue (9.9.3)."""
+    if error.kind == TOO_SHORT and recv.srq is None and qp.rq is not None:
+        qp.rq.consumer -= 1
+        hca.count["rx_drop_too_long"] += 1
+        return
+    too_short = error.kind == TOO_SHORT
+    hca.note("receive_error", qpn=qp.handle, index=recv.wqe_counter, why=str(error))
+    completion.fail_receive(hca, qp, recv, completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION)
+    if not too_short:
+        enter_error(hca, qp, str(error))
+
+
+def receive_multicast(hca: "Hca", port_number: int, packet: Packet) -> None:
+    """A datagram for the multicast QPN: each queue pair attached to its GID on this port gets a copy (10.5.2.1)."""
+    grh = packet.grh
+    group: MulticastGroup | None = hca.multicast.get(grh.dgid) if grh is not None else None
+    if group is None:
+        hca.count["rx_drop_multicast_unknown"] += 1
+        return
+    port = hca.ports[port_number]
+    own = port.lid <= packet.slid < port.lid + (1 << port.lmc)
+    for qp in list(group.members):
+        if qp.port != port_number:
+            continue
+        if own and packet.src_qp == qp.handle and qp.context.block_lb_mc:
+            hca.count["rx_multicast_loopback_blocked"] += 1
+            continue
+        receive(hca, port_number, qp, packet)
+
+
+for _service in (ST_UD, ST_QP0, ST_QP1):
+    ENGINES[_service] = run
+
+__all__ = ["receive", "receive_multicast", "run"]

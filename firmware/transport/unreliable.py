@@ -1,0 +1,145 @@
+"""The responder of unreliable connections: takes messages that arrive whole, drops others without a word (9.8.2)."""
+
+from typing import TYPE_CHECKING
+
+from firmware.memory import TOO_SHORT, AccessError, remote_check, remote_write, scatter
+from firmware.objects import REMOTE_WRITE
+from firmware.queues import take_receive
+from firmware.transport import completion
+from firmware.transport.psn import PSN_MASK
+from firmware.transport.qp import Qp, Responder
+from firmware.transport.segment import well_formed
+from firmware.transport.state import enter_error
+from vhca.hw.memory import DmaError
+from vhca.wire.packet import SEND, WRITE, Packet
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+NO_MESSAGE = -1
+
+
+class Dropped(Exception):
+    """The message is dropped; the text is the name of the counter."""
+
+
+def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
+    """A request packet or burst of an unreliable connection."""
+    responder = qp.responder
+    try:
+        _check(responder, packet)
+        if packet.op == SEND:
+            _send(hca, qp, responder, packet)
+        elif packet.op == WRITE:
+            _write(hca, qp, responder, packet)
+        else:
+            raise Dropped("rx_drop_uc_opcode")
+    except Dropped as reason:
+        hca.count[str(reason)] += 1
+        responder.op = NO_MESSAGE
+        responder.mkey = None
+        responder.offset = 0
+    except DmaError as error:
+        hca.count["dma_read_errors"] += 1
+        enter_error(hca, qp, str(error))
+        completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
+        return
+    responder.epsn = (packet.psn + packet.count) & PSN_MASK
+
+
+def _check(responder: Responder, packet: Packet) -> None:
+    if packet.start:
+        # Whatever was under way is given up (9.8.2.2.2); a receive that it had taken serves the new message.
+        responder.op = NO_MESSAGE
+        responder.offset = 0
+    elif packet.psn != responder.epsn or responder.op != packet.op:
+        raise Dropped("rx_drop_uc_sequence")
+    if not well_formed(packet, responder.mtu):
+        raise Dropped("rx_drop_malformed")
+
+
+def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+    recv = responder.recv
+    if recv is None:
+        recv = take_receive(hca, qp)
+        if recv is None:
+            qp.count("out_of_buffer")
+            raise Dropped("rx_drop_no_receive")
+        responder.recv = recv
+    payload = packet.payload
+    try:
+        scatter(hca, qp, recv.segments, responder.offset, payload, recv.srq.pd if recv.srq is not None else None)
+    except AccessError as error:
+        if error.kind == TOO_SHORT:
+            raise Dropped("rx_drop_too_long") from None
+        responder.recv = None
+        completion.fail_receive(hca, qp, recv, completion.LOCAL_PROTECTION)
+        enter_error(hca, qp, str(error))
+        return
+    hca.count["rx_bytes"] += len(payload)
+    responder.op = SEND
+    responder.offset += len(payload)
+    if packet.end:
+        immediate = packet.immediate
+        opcode = completion.RECEIVED_SEND if immediate is None else completion.RECEIVED_SEND_IMM
+        _finish(hca, qp, responder, packet, opcode, responder.offset)
+
+
+def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+    payload = packet.payload
+    size = len(payload)
+    if packet.start:
+        if not qp.remote_rights & REMOTE_WRITE:
+            raise Dropped("rx_drop_uc_rights")
+        try:
+            responder.mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE)
+        except AccessError:
+            raise Dropped("rx_drop_uc_key") from None
+        responder.va = packet.va
+        responder.length = packet.dma_length
+    offset = responder.offset
+    mkey = responder.mkey
+    if offset + size > responder.length or (packet.end and offset + size != responder.length):
+        raise Dropped("rx_drop_uc_length")
+    if packet.end and packet.immediate is not None and responder.recv is None:
+        responder.recv = take_receive(hca, qp)
+        if responder.recv is None:
+            qp.count("out_of_buffer")
+            raise Dropped("rx_drop_no_receive")
+    if size:
+        if mkey is None or mkey.free:
+            raise Dropped("rx_drop_uc_key")
+        try:
+            remote_write(hca, mkey, responder.va + offset, payload)
+        except AccessError:
+            raise Dropped("rx_drop_uc_key") from None
+    hca.count["rx_bytes"] += size
+    responder.op = WRITE
+    responder.offset = offset + size
+    if packet.end:
+        qp.count("rx_write_requests")
+        if packet.immediate is not None:
+            _finish(hca, qp, responder, packet, completion.RECEIVED_WRITE_IMM, responder.length)
+        else:
+            responder.op = NO_MESSAGE
+
+
+def _finish(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, opcode: int, size: int) -> None:
+    recv = responder.recv
+    assert recv is not None
+    responder.recv = None
+    responder.op = NO_MESSAGE
+    alive = completion.complete_receive(
+        hca,
+        qp,
+        recv,
+        opcode,
+        size,
+        packet.immediate or 0,
+        packet.solicited,
+        slid=packet.slid,
+        sl=packet.sl,
+        source_qpn=qp.remote_qpn,
+    )
+    if not alive:
+        enter_error(hca, qp, "the receive CQ is dead")

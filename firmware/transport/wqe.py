@@ -1,0 +1,250 @@
+"""The descriptor fetch unit: one send WQE out of the ring, copied once, checked, decoded.
+
+Strict: whatever is not exactly a WQE of this service is refused with a reason, and becomes a completion with a local QP
+operation error. Sizes are in bytes; a *unit* has 16 bytes, a basic block (BB) 64.
+"""
+
+from struct import Struct
+from typing import Final
+
+from firmware.queues import Sge
+from firmware.transport.qp import ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC
+from vhca.wire.connectx.wqe import (
+    AtomicSegment,
+    CtrlSegment,
+    DatagramSegment,
+    DataSegment,
+    InlineSegment,
+    RaddrSegment,
+    WqeOpcode,
+    XrcSegment,
+)
+from vhca.wire.packet import COMPARE_SWAP, FETCH_ADD, READ_REQUEST, SEND, WRITE
+
+NOP: Final = int(WqeOpcode.NOP)
+SEND_INVAL: Final = int(WqeOpcode.SEND_INVAL)
+RDMA_WRITE_IMM: Final = int(WqeOpcode.RDMA_WRITE_IMM)
+SEND_IMM: Final = int(WqeOpcode.SEND_IMM)
+UMR: Final = int(WqeOpcode.UMR)
+
+UNIT: Final = 16
+BLOCK: Final = 64
+DATAGRAM_UNITS: Final = DatagramSegment.SIZE // UNIT
+INLINE_FLAG: Final = 1 << 31
+INLINE_HEADER: Final = InlineSegment.SIZE
+
+# Operations of the wire; LOCAL is executed inside the card.
+LOCAL: Final = 100
+
+# opcode -> (operation, has immediate, has key to invalidate)
+_OPERATIONS: Final[dict[int, tuple[int, bool, bool]]] = {
+    WqeOpcode.NOP: (LOCAL, False, False),
+    WqeOpcode.SEND_INVAL: (SEND, False, True),
+    WqeOpcode.RDMA_WRITE: (WRITE, False, False),
+    WqeOpcode.RDMA_WRITE_IMM: (WRITE, True, False),
+    WqeOpcode.SEND: (SEND, False, False),
+    WqeOpcode.SEND_IMM: (SEND, True, False),
+    WqeOpcode.RDMA_READ: (READ_REQUEST, False, False),
+    WqeOpcode.ATOMIC_CS: (COMPARE_SWAP, False, False),
+    WqeOpcode.ATOMIC_FA: (FETCH_ADD, False, False),
+    WqeOpcode.UMR: (LOCAL, False, False),
+}
+
+_CONNECTED: Final = frozenset(_OPERATIONS)
+_UNRELIABLE: Final = frozenset(
+    (WqeOpcode.NOP, WqeOpcode.RDMA_WRITE, WqeOpcode.RDMA_WRITE_IMM, WqeOpcode.SEND, WqeOpcode.SEND_IMM, WqeOpcode.UMR)
+)
+_DATAGRAM: Final = frozenset((WqeOpcode.NOP, WqeOpcode.SEND, WqeOpcode.SEND_IMM))
+SERVED: Final[dict[int, frozenset[WqeOpcode]]] = {
+    ST_RC: _CONNECTED,  # type: ignore[dict-item]
+    ST_XRC: _CONNECTED,  # type: ignore[dict-item]
+    ST_UC: _UNRELIABLE,
+    ST_UD: _DATAGRAM,
+    ST_QP0: _DATAGRAM,
+    ST_QP1: _DATAGRAM,
+    ST_REG_UMR: frozenset((WqeOpcode.NOP, WqeOpcode.UMR)),
+}
+"""Opcodes that a send queue of each service type takes."""
+
+_ctrl = CtrlSegment.unpacker("wqe_index", "opcode", "qpn", "ds", "fm", "ce", "se", "imm")
+_ctrl_size = CtrlSegment.unpacker("ds")
+_ctrl_opcode = CtrlSegment.unpacker("opcode", "wqe_index")
+_raddr = RaddrSegment.unpacker("raddr", "rkey")
+_data = DataSegment.unpacker("byte_count", "lkey", "addr")
+_atomic = AtomicSegment.unpacker("swap_add", "compare")
+_xrc = XrcSegment.unpacker("xrc_srqn")
+_MAX_BYTE_COUNT: Final = 1 << 31
+_WORD: Final = Struct(">I")
+
+
+class WqeError(Exception):
+    """The WQE is not one that this queue can execute; the text says why."""
+
+
+class SendWqe:
+    """One send WQE under way.
+
+    The first group is what the WQE says; `first` is its first PSN and `end` the one behind its last, -1 until it is
+    sent; `received` counts bytes of READ responses; `fault` is a completion syndrome that waits for its turn.
+    """
+
+    __slots__ = (
+        "blocks",
+        "ce",
+        "compare",
+        "done",
+        "end",
+        "fault",
+        "fence",
+        "first",
+        "immediate",
+        "index",
+        "inline",
+        "invalidate",
+        "length",
+        "op",
+        "opcode",
+        "raw",
+        "reason",
+        "received",
+        "rkey",
+        "sges",
+        "solicited",
+        "swap_add",
+        "va",
+        "xrc_srqn",
+    )
+
+    def __init__(self, index: int, opcode: int, blocks: int) -> None:
+        self.index = index
+        self.opcode = opcode
+        self.blocks = blocks
+        self.op = LOCAL
+        self.ce = 0
+        self.fence = 0
+        self.solicited = False
+        self.immediate: int | None = None
+        self.invalidate: int | None = None
+        self.sges: list[Sge] = []
+        self.inline: bytes | None = None
+        self.length = 0
+        self.va = 0
+        self.rkey = 0
+        self.swap_add = 0
+        self.compare = 0
+        self.xrc_srqn = 0
+        self.raw = b""
+        self.first = -1
+        self.end = -1
+        self.received = 0
+        self.done = False
+        self.fault = 0
+        self.reason = ""
+
+
+def blocks_of(ctrl: bytes) -> int:
+    """Basic blocks that a WQE takes by its control segment; 1 if the segment is nonsense, so that a flush goes on."""
+    units: int = _ctrl_size(ctrl)[0]
+    return max(1, (units + 3) >> 2)
+
+
+def identity_of(ctrl: bytes) -> tuple[int, int]:
+    """Opcode and index that a control segment names."""
+    opcode, index = _ctrl_opcode(ctrl)
+    return opcode, index
+
+
+def parse(raw: bytes, expected_index: int, qpn: int, service: int) -> SendWqe:
+    """Decode a WQE whose `raw` bytes begin with its control segment and hold all its blocks. Raises WqeError."""
+    index, opcode, named_qpn, units, fence, ce, solicited, imm = _ctrl(raw)
+    if named_qpn != qpn:
+        raise WqeError("ctrl.qpn names another queue pair")
+    if index != expected_index & 0xFFFF:
+        raise WqeError("ctrl.wqe_index is not the place of the WQE in the ring")
+    if not units or units << 4 > len(raw):
+        raise WqeError("ctrl.ds is out of range")
+    if opcode not in SERVED[service]:
+        raise WqeError("ctrl.opcode is not offered by this service")
+    wqe = SendWqe(index, opcode, (units + 3) >> 2)
+    wqe.op, has_immediate, has_key = _OPERATIONS[opcode]
+    wqe.fence = fence
+    wqe.ce = ce
+    wqe.solicited = solicited != 0
+    if has_immediate:
+        wqe.immediate = imm
+    elif has_key:
+        wqe.invalidate = imm
+    at = UNIT
+    end = units << 4
+    op = wqe.op
+    if op == LOCAL:
+        if opcode == UMR:
+            wqe.rkey = imm
+            wqe.raw = raw[:end]
+        return wqe
+    if service == ST_XRC:
+        _need(at + UNIT <= end, "no XRC segment")
+        wqe.xrc_srqn = _xrc(raw, at)[0]
+        at += UNIT
+    if service in (ST_UD, ST_QP0, ST_QP1):
+        _need(at + DatagramSegment.SIZE <= end, "no address vector")
+        wqe.raw = raw[at : at + DatagramSegment.SIZE]
+        at += DatagramSegment.SIZE
+    elif op != SEND:
+        _need(at + UNIT <= end, "no remote address segment")
+        wqe.va, wqe.rkey = _raddr(raw, at)
+        at += UNIT
+        if op >= COMPARE_SWAP:
+            _need(at + UNIT <= end, "no atomic segment")
+            wqe.swap_add, wqe.compare = _atomic(raw, at)
+            at += UNIT
+    if at + UNIT == end:
+        # The usual WQE: one data segment.
+        size, lkey, addr = _data(raw, at)
+        if not size & INLINE_FLAG:
+            size = size or _MAX_BYTE_COUNT
+            wqe.sges = [(addr, size, lkey)]
+            wqe.length = size
+            _check_atomic(wqe)
+            return wqe
+    if at < end:
+        _parse_data(wqe, raw, at, end)
+    _check_atomic(wqe)
+    return wqe
+
+
+def _need(condition: bool, reason: str) -> None:
+    if not condition:
+        raise WqeError(reason)
+
+
+def _check_atomic(wqe: SendWqe) -> None:
+    if wqe.op >= COMPARE_SWAP and wqe.length != 8:
+        raise WqeError("an atomic returns 8 bytes")
+    if wqe.inline is not None and wqe.op >= READ_REQUEST:
+        raise WqeError("inline data in a READ or atomic")
+
+
+def _parse_data(wqe: SendWqe, raw: bytes, at: int, end: int) -> None:
+    """Data segments up to `end`: pointers or inline data, not both."""
+    parts: list[bytes] = []
+    sges: list[Sge] = []
+    total = 0
+    while at + UNIT <= end:
+        size, lkey, addr = _data(raw, at)
+        if size & INLINE_FLAG:
+            size &= ~INLINE_FLAG
+            stop = at + INLINE_HEADER + size
+            _need(stop <= end, "inline data end behind ctrl.ds")
+            parts.append(raw[at + INLINE_HEADER : stop])
+            at = (stop + UNIT - 1) & -UNIT
+        else:
+            size = size or _MAX_BYTE_COUNT
+            sges.append((addr, size, lkey))
+            at += UNIT
+        total += size
+    if parts:
+        _need(not sges, "inline data next to data pointers")
+        wqe.inline = b"".join(parts)
+    wqe.sges = sges
+    wqe.length = total
