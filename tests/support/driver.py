@@ -56,9 +56,7 @@ class Driver:
         self.irqs: list[int] = []
         self.later: list[object] = []
         self.cable = SentPackets()
-        self.board = Board(
-            "h0", board_info(**info), boot, self.memory, self.clock, self.irqs.append, self._defer
-        )
+        self.board = Board("h0", board_info(**info), boot, self.memory, self.clock, self.irqs.append, self._defer)
         self.board.plug(1, self.cable)
         self._next = 16 * PAGE
         self._slot = 0

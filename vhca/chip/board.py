@@ -82,7 +82,10 @@ class Board:
             on_doorbell=self._command_doorbell,
         )
         self.bar0 = Bar0(self.segment, info.first_free_uar, self.event)
-        self.firmware: Firmware = image.power_up(_Socket(memory, info, self._trace))
+        self._image = image
+        self._socket = _Socket(memory, info, self._trace)
+        self._links: dict[int, bool] = {}
+        self.firmware: Firmware = image.power_up(self._socket)
 
     # ---- the outside ----
 
@@ -96,16 +99,22 @@ class Board:
 
     def link_change(self, port: int, up: bool) -> None:
         """The physical link of `port` went up or down."""
+        self._links[port] = up
         self.event(LinkChange(port, up))
 
     def reset(self, reason: str) -> None:
         """Power cycle, function level reset or loss of the host."""
         self.log.info("reset: %s", reason)
-        self.dead = False
         self.segment.reset()
         self.bar0.reset()
         self._commands.reset()
         self.count["resets"] += 1
+        if self.dead:
+            # What failed is not trusted again: boot from the image, as power would.
+            self.dead = False
+            self.firmware = self._image.power_up(self._socket)
+            for port, up in self._links.items():
+                self.event(LinkChange(port, up))
         self.event(Reset(reason))
 
     def next_deadline(self) -> int | None:

@@ -1,0 +1,163 @@
+"""Completion and event queues, receive queues: ownership, arming, links, limits."""
+
+import pytest
+
+from firmware.hca import Hca
+from firmware.objects import Cq, Eq, Srq
+from firmware.queues import (
+    QueueBuffer,
+    cq_doorbell,
+    eq_doorbell,
+    parse_scatter_list,
+    take_shared_receive,
+    write_cqe,
+)
+from tests.support.driver import board_info
+from vhca.hw.effects import EntryWrite, RaiseIrq
+from vhca.hw.memory import FlatMemory
+
+LINEAR = 0x10000
+RECORD = 0x1000
+
+
+class Socket:
+    def __init__(self) -> None:
+        self.memory = FlatMemory(1 << 20)
+        self.info = board_info()
+        self.trace = None
+
+
+@pytest.fixture
+def hca() -> Hca:
+    return Hca(Socket())  # type: ignore[arg-type]
+
+
+def buffer(size: int, base: int = LINEAR) -> QueueBuffer:
+    return QueueBuffer([base + at for at in range(0, max(size, 1), 4096)], 12, 0, size)
+
+
+def make_cq(hca: Hca, log_size: int = 2) -> Cq:
+    eq = Eq(buffer=buffer(64 << 4, 0x40000), log_size=4, vector=3, event_mask=0, armed=True)
+    hca.eqs.add(eq)
+    cq = Cq(eq=eq, buffer=buffer(64 << log_size), log_size=log_size, cqe_bytes=64, dbr_addr=RECORD)
+    hca.cqs.add(cq)
+    return cq
+
+
+def effects(hca: Hca) -> list[object]:
+    out = list(hca.out)
+    hca.out.clear()
+    return out
+
+
+def complete(hca: Hca, cq: Cq, solicited: bool = False) -> bool:
+    return write_cqe(hca, cq, bytearray(64), solicited)
+
+
+def test_the_owner_bit_turns_with_each_lap(hca: Hca) -> None:
+    cq = make_cq(hca)
+    owners = []
+    for _ in range(9):
+        hca.memory.write(RECORD, (cq.producer & 0xFFFFFF).to_bytes(4, "big"))
+        assert complete(hca, cq)
+        entry = effects(hca)[0]
+        assert isinstance(entry, EntryWrite)
+        owners.append(entry.data[63] & 1)
+    assert owners == [0, 0, 0, 0, 1, 1, 1, 1, 0]
+
+
+def test_an_overrun_kills_the_queue_and_is_reported(hca: Hca) -> None:
+    cq = make_cq(hca)
+    cq.eq.event_mask = 1 << 4
+    for _ in range(4):
+        assert complete(hca, cq)
+    effects(hca)
+    assert not complete(hca, cq)
+    event, irq = effects(hca)
+    assert isinstance(event, EntryWrite)
+    assert event.data[1] == 4
+    assert event.data[0x20:0x24] == cq.handle.to_bytes(4, "big")
+    assert event.data[0x2B] == 1
+    assert irq == RaiseIrq(3)
+    assert not complete(hca, cq)
+    assert hca.count["cqes_lost"] == 1
+
+
+def test_an_armed_queue_fires_once_and_again_after_arming(hca: Hca) -> None:
+    cq = make_cq(hca, 4)
+    cq_doorbell(hca, cq, 0)
+    assert effects(hca) == []
+    complete(hca, cq)
+    kinds = [type(effect) for effect in effects(hca)]
+    assert kinds == [EntryWrite, EntryWrite, RaiseIrq]
+    complete(hca, cq)
+    assert [type(effect) for effect in effects(hca)] == [EntryWrite]
+    # armed while one is unread: at once
+    cq_doorbell(hca, cq, 1)
+    assert len(effects(hca)) == 1
+
+
+def test_solicited_only_waits_for_one(hca: Hca) -> None:
+    cq = make_cq(hca, 4)
+    cq_doorbell(hca, cq, 1 << 24)
+    complete(hca, cq)
+    assert len(effects(hca)) == 1
+    complete(hca, cq, solicited=True)
+    assert len(effects(hca)) == 3
+    # re-armed behind the solicited one: quiet
+    cq_doorbell(hca, cq, 1 << 24 | 2)
+    assert effects(hca) == []
+
+
+def test_eq_doorbell_beyond_the_producer_is_ignored(hca: Hca) -> None:
+    cq = make_cq(hca)
+    eq_doorbell(hca, cq.eq, 5, arm=True)
+    assert hca.count["eq_doorbell_invalid"] == 1
+    assert effects(hca) == []
+
+
+def test_a_full_event_queue_drops_and_counts(hca: Hca) -> None:
+    cq = make_cq(hca, 6)
+    for index in range(20):
+        cq_doorbell(hca, cq, index)
+        complete(hca, cq)
+    assert cq.eq.dropped == 4
+    assert hca.count["eq_overrun"] == 4
+
+
+def test_queue_buffer_walks_scattered_pages() -> None:
+    memory = FlatMemory(1 << 20)
+    pages = [0x5000, 0x2000, 0x9000]
+    scattered = QueueBuffer(pages, 12, 0, 3 * 4096)
+    for number, page in enumerate(pages):
+        memory.write(page, bytes([number + 1]) * 4096)
+    assert scattered.addr(4096 + 8) == 0x2008
+    assert scattered.read(memory, 4090, 12) == b"\1" * 6 + b"\2" * 6
+    assert scattered.read(memory, 3 * 4096 - 4, 8) == b"\3" * 4 + b"\1" * 4
+
+
+def test_scatter_list_ends_at_its_terminator() -> None:
+    first = (16).to_bytes(4, "big") + (7).to_bytes(4, "big") + (0x100).to_bytes(8, "big")
+    end = bytes(4) + (0x100).to_bytes(4, "big") + bytes(8)
+    assert parse_scatter_list(first + end + first, 0) == [(0x100, 16, 7)]
+    assert parse_scatter_list(first + first, 0) == [(0x100, 16, 7)] * 2
+
+
+def test_a_shared_queue_follows_its_links_and_reports_its_limit_once(hca: Hca) -> None:
+    srq = Srq(kind=0, buffer=buffer(4 << 5), log_size=2, log_stride=5, dbr_addr=RECORD, pd=1, limit=2)
+    hca.srqs.add(srq)
+    eq = Eq(buffer=buffer(64 << 4, 0x40000), log_size=4, vector=0, event_mask=1 << 0x14)
+    hca.eqs.add(eq)
+    for index, following in enumerate((2, 3, 1, 0)):
+        hca.memory.write(LINEAR + index * 32 + 2, following.to_bytes(2, "big"))
+    hca.memory.write(RECORD, (4).to_bytes(4, "big"))
+    taken = []
+    for _ in range(4):
+        wqe = take_shared_receive(hca, srq)
+        assert wqe is not None
+        taken.append(wqe.wqe_counter)
+    assert taken == [0, 2, 1, 3]
+    assert take_shared_receive(hca, srq) is None
+    limits = [effect for effect in effects(hca) if isinstance(effect, EntryWrite)]
+    assert len(limits) == 1
+    assert limits[0].data[1] == 0x14

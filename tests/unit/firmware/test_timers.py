@@ -1,0 +1,63 @@
+"""The timer block."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firmware.timers import Timer, TimerHeap
+
+
+def test_due_timers_run_in_order_of_their_deadlines() -> None:
+    heap, ran = TimerHeap(), []
+    for deadline in (30, 10, 20):
+        heap.arm(Timer(lambda now, d=deadline: ran.append(d)), deadline)  # type: ignore[misc]
+    assert heap.next_deadline() == 10
+    heap.run(20)
+    assert ran == [10, 20]
+    assert heap.next_deadline() == 30
+
+
+def test_a_moved_timer_runs_once_at_its_new_time() -> None:
+    heap, ran = TimerHeap(), []
+    timer = Timer(ran.append)
+    heap.arm(timer, 10)
+    heap.arm(timer, 50)
+    heap.run(20)
+    assert ran == []
+    heap.arm(timer, 30)
+    assert heap.next_deadline() == 30
+    heap.run(100)
+    assert ran == [100]
+    assert heap.next_deadline() is None
+
+
+def test_a_timer_may_arm_itself_again() -> None:
+    heap = TimerHeap()
+    ran: list[int] = []
+
+    def again(now: int) -> None:
+        ran.append(now)
+        heap.arm(timer, now + 5)
+
+    timer = Timer(again)
+    heap.arm(timer, 5)
+    for now in (5, 10, 12, 15):
+        heap.run(now)
+    assert ran == [5, 10, 15]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), st.integers(0, 100))), max_size=40))
+def test_the_heap_agrees_with_a_dictionary(steps: list[tuple[int, int | None]]) -> None:
+    heap = TimerHeap()
+    fired: list[int] = []
+    timers = [Timer(lambda now, i=i: fired.append(i)) for i in range(5)]  # type: ignore[misc]
+    model: dict[int, int] = {}
+    for index, deadline in steps:
+        if deadline is None:
+            heap.cancel(timers[index])
+            model.pop(index, None)
+        else:
+            heap.arm(timers[index], deadline)
+            model[index] = deadline
+        assert heap.next_deadline() == min(model.values(), default=None)
+    heap.run(50)
+    assert sorted(fired) == sorted(i for i, deadline in model.items() if deadline <= 50)
