@@ -24,6 +24,7 @@ from typing import Final
 
 from vhca.hw.memory import DmaError
 from vhca.vfio_user import proto
+from vhca.vfio_user.proto import FLAGS_NO_REPLY, HEADER_SIZE, REGION_WRITE
 from vhca.vfio_user.session import Outgoing, Session
 
 CHUNK_SIZE: Final = 64 << 10
@@ -41,7 +42,8 @@ SEND_TIMEOUT_S: Final = 1.0
 _FDS_SPACE: Final = socket.CMSG_SPACE(proto.MAX_MSG_FDS * 4)
 _MSG_PEEK: Final = int(socket.MSG_PEEK)
 _MSG_CTRUNC: Final = int(socket.MSG_CTRUNC)
-_POSTED_8: Final = proto.HEADER_SIZE + proto.REGION_ACCESS.size + 8
+WRITE_HEAD_SIZE: Final = HEADER_SIZE + proto.REGION_ACCESS.size
+WRITE_8_SIZE: Final = WRITE_HEAD_SIZE + 8
 
 
 class Connection:
@@ -179,19 +181,22 @@ class Connection:
     def _process(self) -> None:
         """Handle every complete message in the buffer, in order."""
         buffer, session = self._buffer, self.session
-        unpack_header, unpack_write = proto.HEADER.unpack_from, proto.MULTI_ENTRY.unpack_from
+        unpack_header, unpack_access = proto.HEADER.unpack_from, proto.REGION_ACCESS.unpack_from
+        unpack_write = proto.MULTI_ENTRY.unpack_from
         while not self.lost:
             # Handlers may come back here through a DMA message: no position is kept over a call.
             pos = self._pos
             available = self._have - pos
-            if available < proto.HEADER_SIZE:
+            if available < HEADER_SIZE:
                 return
             message_id, command, size, flags, code = unpack_header(buffer, pos)
-            if size == _POSTED_8 and command == proto.REGION_WRITE and flags == proto.FLAGS_NO_REPLY:
-                if available < size:
-                    return
-                offset, region, count, data = unpack_write(buffer, pos + proto.HEADER_SIZE)
-                if count == 8 and not self._fds and not self._fds_bad:
+            if command == REGION_WRITE and flags == FLAGS_NO_REPLY and WRITE_HEAD_SIZE <= size <= available:
+                if size == WRITE_8_SIZE:
+                    offset, region, count, data = unpack_write(buffer, pos + HEADER_SIZE)
+                else:
+                    offset, region, count = unpack_access(buffer, pos + HEADER_SIZE)
+                    data = self._view[pos + WRITE_HEAD_SIZE : pos + size].tobytes()
+                if count == len(data) and not self._fds and not self._fds_bad:
                     self._pos = pos + size
                     session.posted_write(offset, region, data)
                     if session.closing:

@@ -116,12 +116,13 @@ class DmaTable:
         :raises DmaError: some byte is not mapped or not readable, or the client refused.
         """
         window = self._last
-        start = window.start
+        if not window.start <= addr < window.end:
+            window = self._find(addr) or _NOWHERE
         # size > 0 also keeps a negative one from becoming a slice
-        if start <= addr and addr + size <= window.end and window.readable and size > 0:
+        if addr + size <= window.end and window.readable and size > 0:
             memory = window.memory
             if memory is not None:
-                at = addr - start + window.base
+                at = addr - window.start + window.base
                 return memory[at : at + size]
         return self._read_slow(addr, size)
 
@@ -132,12 +133,13 @@ class DmaTable:
             client refused.
         """
         window = self._last
-        start = window.start
+        if not window.start <= addr < window.end:
+            window = self._find(addr) or _NOWHERE
         size = len(data)
-        if start <= addr and addr + size <= window.end and window.writable:
+        if addr + size <= window.end and window.writable:
             memory = window.memory
             if memory is not None:
-                at = addr - start + window.base
+                at = addr - window.start + window.base
                 memory[at : at + size] = data
                 return
         self._write_slow(addr, data)
