@@ -5,10 +5,10 @@ Everything that is wrong before a queue pair is found or before its service can 
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.transport import connected, ud
+from firmware.transport import connected, requester, ud
 from firmware.transport.completion import flush_send_queue
 from firmware.transport.port import MANAGEMENT_VL, Port, is_own_lid
-from firmware.transport.qp import ERR, RTS, SQER, ST_QP0, ST_QP1, ST_RC, ST_UC, ST_UD, ST_XRC, Qp
+from firmware.transport.qp import ERR, RTS, SQER, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
 from firmware.transport.state import ENGINES
 from vhca.wire.packet import PERMISSIVE_LID, RC, UC, UD, XRC, Packet
 
@@ -19,6 +19,18 @@ SMP_CLASSES: Final = (0x01, 0x81)
 MAD_BYTES: Final = 256
 
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC: XRC, ST_QP0: UD, ST_QP1: UD}
+
+ENGINES.update(
+    {
+        ST_RC: requester.run,
+        ST_XRC: requester.run,
+        ST_UC: requester.run,
+        ST_REG_UMR: requester.run,
+        ST_UD: ud.run,
+        ST_QP0: ud.run,
+        ST_QP1: ud.run,
+    }
+)
 
 
 def doorbell(hca: "Hca", qp: Qp) -> None:

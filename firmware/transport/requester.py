@@ -12,11 +12,11 @@ from firmware.queues import SendQueue
 from firmware.timers import Timer
 from firmware.transport import completion, umr
 from firmware.transport.port import pkey_at, transmit
-from firmware.transport.qp import RTS, ST_RC, ST_REG_UMR, ST_UC, ST_XRC, Qp, Requester
+from firmware.transport.qp import RTS, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
 from firmware.transport.retry import ack_timeout
 from firmware.transport.segment import BURST_BYTES, packet_count
-from firmware.transport.state import ENGINES, enter_send_error, run_soon
+from firmware.transport.state import enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, UMR, SendWqe, WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
 from vhca.wire.packet import COMPARE_SWAP, RC, READ_REQUEST, UC, XRC, Packet
@@ -264,7 +264,3 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     counters["tx_bytes"] += len(payload)
     transmit(hca, qp.port, packet)
     return cost
-
-
-for _service in (ST_RC, ST_XRC, ST_UC, ST_REG_UMR):
-    ENGINES[_service] = run

@@ -419,7 +419,7 @@ def flush_poll(hca: "Hca") -> None:
 
 
 ENGINES: Final[dict[int, Callable[["Hca", Qp], None]]] = {}
-"""Send engine of each service type; the engines register themselves."""
+"""Send engine of each service type; :mod:`firmware.transport.engine` fills it in."""
 
 
 def run_soon(hca: "Hca", qp: Qp) -> None:

@@ -12,8 +12,8 @@ from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
 from firmware.transport import completion
 from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, pkey_at, pkeys_match, transmit
-from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, ST_UD, Qp
-from firmware.transport.state import ENGINES, enter_error, enter_send_error, run_soon
+from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
+from firmware.transport.state import enter_error, enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, SendWqe, WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import DatagramSegment
@@ -257,9 +257,3 @@ def receive_multicast(hca: "Hca", port_number: int, packet: Packet) -> None:
             hca.count["rx_multicast_loopback_blocked"] += 1
             continue
         receive(hca, port_number, qp, packet)
-
-
-for _service in (ST_UD, ST_QP0, ST_QP1):
-    ENGINES[_service] = run
-
-__all__ = ["receive", "receive_multicast", "run"]
