@@ -14,7 +14,6 @@ import pytest
 
 from vhca.lab import CommandFailed, CommandTimeout, GuestError, Lab, LabError
 
-
 _PROGRAMS = [
     *("ibv_devinfo", "ibv_rc_pingpong", "ibv_ud_pingpong", "ibstat", "saquery", "opensm", "rdma", "ucmatose"),
     *("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_send_lat"),
@@ -199,7 +198,8 @@ def test_no_guest_outlives_a_killed_program(tmp_path: Path) -> None:
         "print(*(g.pid for g in lab.guests), lab.guests[2].run(['ping', '-c', '1', 'g0']).returncode, flush=True)\n"
         "time.sleep(1000)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=root)
     try:
         assert child.stdout is not None
         *pids, ping = child.stdout.readline().split()

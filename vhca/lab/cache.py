@@ -31,6 +31,7 @@ class Progress:
         self._started_s = time.monotonic()
         self._open_line = False
         self._last_draw_s = 0.0
+        self._quarters: dict[str, int] = {}
 
     def say(self, text: str) -> None:
         """Print one whole line."""
@@ -50,8 +51,9 @@ class Progress:
         done = min(done, total)
         if not self._tty:
             quarter = 4 * done // total
-            if quarter and quarter != 4 * max(done - 1, 0) // total:
+            if quarter > self._quarters.get(label, 0):
                 print(f"           {label}: {25 * quarter} %", file=self._stream, flush=True)
+            self._quarters[label] = quarter % 4  # at its end a job may start again
             return
         now_s = time.monotonic()
         if done < total and now_s - self._last_draw_s < 0.05:

@@ -100,8 +100,7 @@ def _fetch_version(version: str, cache: Cache, progress: Progress) -> Kernel:
                 f"kernel {version}: the mirror cannot deliver it (it lists {known}; not all are complete)",
                 "give another version, or a bzImage, build tree or archive of your own",
             )
-        files = [f for f in store.plan(names, pins.QEMU_SUITE) if f.name in names]
-        debs = store.fetch(files, f"kernel {release}")
+        debs = store.fetch(store.plan_alone(names), f"kernel {release}")
 
     def build(place: Path) -> None:
         unpack(debs, place, progress, f"unpacking kernel {release}")

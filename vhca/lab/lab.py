@@ -33,7 +33,7 @@ from vhca.lab.kernels import DEFAULT_SPEC
 from vhca.lab.network import Network, address_of, mac_of
 from vhca.lab.prepare import Prepared, prepare
 
-_SOCKET_PATH_MAX = 100  # the kernel takes 107 bytes
+_SOCKET_FOLDER_MAX = 50  # of the 107 bytes that the kernel takes for a socket's path
 
 
 class HcaLike(Protocol):
@@ -351,9 +351,9 @@ class Lab:
             cache=self._cache,
         )
         self.accelerator = machine.accelerator()
-        self._make_folders()
         _LIVING.add(self)
         try:
+            self._make_folders()
             self._start_rack()
             self._start_guests()
         except BaseException:
@@ -367,10 +367,9 @@ class Lab:
             self.log_dir.mkdir(parents=True, exist_ok=True)
         else:
             self.log_dir = Path(tempfile.mkdtemp(prefix="vhca-lab-"))
-        # the path of a socket must be short, whatever the log folder is called
-        self._socket_dir = Path(tempfile.mkdtemp(prefix="vhca-"))
-        if len(str(self._socket_dir)) > _SOCKET_PATH_MAX - 30:
-            raise LabError(f"{self._socket_dir} is too long for socket names", "set TMPDIR to a shorter path")
+        # the path of a socket must be short, whatever the folder for temporary files is called
+        short = len(tempfile.gettempdir()) <= _SOCKET_FOLDER_MAX
+        self._socket_dir = Path(tempfile.mkdtemp(prefix="vhca-", dir=None if short else "/tmp"))
 
     def _start_rack(self) -> None:
         count = self.guest_count * self.hcas_per_guest

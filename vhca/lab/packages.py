@@ -260,10 +260,16 @@ class PackageStore:
     def plan(self, names: Sequence[str], suite: str, without: Collection[str] = ()) -> list[PackageFile]:
         """Resolve ``names`` and what they depend on in ``suite``; leave out the packages named in ``without``."""
         self.refresh_index()
-        listing = self._apt(
-            ["apt-get", "-y", "-t", suite, "--print-uris", "install", *names],
-            timeout_s=120,
-        )
+        listing = self._apt(["apt-get", "-y", "-t", suite, "--print-uris", "install", *names], timeout_s=120)
+        return self._listed(listing, names, without)
+
+    def plan_alone(self, names: Sequence[str]) -> list[PackageFile]:
+        """Find just these packages, whatever they depend on."""
+        self.refresh_index()
+        return self._listed(self._apt(["apt-get", "--print-uris", "download", *names], timeout_s=120), names, ())
+
+    @staticmethod
+    def _listed(listing: str, names: Sequence[str], without: Collection[str]) -> list[PackageFile]:
         files = []
         for line in listing.splitlines():
             if match := _URI_LINE.match(line):

@@ -1,0 +1,122 @@
+"""The lab without guests: what it refuses, and that it takes down whatever it had set up."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vhca.lab import lab as bench
+from vhca.lab.cache import Cache, Progress
+from vhca.lab.errors import GuestError, LabError
+from vhca.lab.kernels import Kernel
+from vhca.lab.lab import Lab
+from vhca.lab.prepare import Prepared
+from vhca.lab.qemu import Qemu
+
+
+class FakeHca:
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.socket_path = folder / f"{name}.sock"
+
+
+class FakeRack:
+    def __init__(self, count: int, folder: Path) -> None:
+        self.folder = folder
+        self._hcas = [FakeHca(f"hca{i}", folder) for i in range(count)]
+        self.calls: list[str] = []
+
+    @property
+    def hcas(self) -> Sequence[Any]:
+        return self._hcas
+
+    @property
+    def fabric(self) -> Any:
+        return "fabric"
+
+    def start(self) -> None:
+        self.calls.append("start")
+        (self.folder / "hca0.log").write_text("the card's words")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+@pytest.fixture
+def broken_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A "QEMU" that says something and ends."""
+    fake = Qemu((sys.executable, "-c", "print('no such machine')"), (11, 0, 0), {}, "host")
+    own = Kernel("6.19.0", Path("/k"), {}, frozenset(), None, "id", "test")
+    monkeypatch.setattr(bench, "prepare", lambda *_args, **_named: Prepared(fake, own, Path("/image")))
+
+
+@pytest.mark.usefixtures("broken_machine")
+def test_a_machine_that_ends_is_explained_and_everything_is_taken_down(tmp_path: Path) -> None:
+    racks: list[FakeRack] = []
+
+    def factory(count: int, folder: Path) -> FakeRack:
+        racks.append(FakeRack(count, folder))
+        return racks[0]
+
+    lab = Lab(
+        guests=2,
+        hcas_per_guest=2,
+        log_dir=tmp_path / "logs",
+        rack_factory=factory,
+        progress=Progress(quiet=True),
+        cache=Cache(tmp_path / "cache"),
+    )
+    with pytest.raises(GuestError, match="no such machine"):
+        lab.start()
+    (rack,) = racks
+    assert rack.calls == ["start", "stop"]
+    assert [h.name for h in lab.guests[1].hcas] == ["hca2", "hca3"]
+    assert not rack.folder.exists()
+    assert (tmp_path / "logs/hca0.log").read_text() == "the card's words"
+    assert not any(guest.alive for guest in lab.guests)
+    words = (tmp_path / "logs/g1-qemu.log").read_text()
+    assert words.count("vfio-user-pci") == 2
+    assert str(lab.hcas[2].socket_path) in words
+    lab.stop()  # again is no error
+
+
+@pytest.mark.usefixtures("broken_machine")
+def test_logs_stay_after_a_failure_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lab = Lab(guests=1, hcas_per_guest=0, progress=Progress(quiet=True))
+    with pytest.raises(GuestError, match="ended"):
+        lab.start()
+    assert (lab.log_dir / "g0-qemu.log").exists()
+    assert list(tmp_path.iterdir()) == [lab.log_dir]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"guests": 0}, {"guests": 5000}, {"hcas_per_guest": -1}, {"hcas_per_guest": 17}, {"memory_mib": 64}],
+)
+def test_impossible_labs_are_refused_at_once(settings: dict[str, int]) -> None:
+    with pytest.raises(LabError, match="->"):
+        Lab(**settings)  # type: ignore[arg-type]
+
+
+def test_a_share_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="not there"):
+        Lab(share=tmp_path / "absent")
+    assert Lab(share=tmp_path).share == tmp_path.resolve()
+
+
+def test_what_is_not_started_says_so(tmp_path: Path) -> None:
+    lab = Lab(guests=1)
+    assert (lab.hcas, lab.fabric, lab.guests) == ([], None, [])
+    guest = bench.Guest(lab, 0, [])
+    with pytest.raises(GuestError, match="not started"):
+        guest.run(["true"])
+    with pytest.raises(GuestError, match="not started"):
+        guest.qmp("query-status")
+    assert guest.console_log == ""
+    assert not guest.alive

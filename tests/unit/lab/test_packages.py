@@ -1,0 +1,174 @@
+"""Packages with a host of our own making: fake apt programs, no network."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from vhca.lab import packages, pins
+from vhca.lab.cache import Cache, Progress
+from vhca.lab.errors import PackageError
+from vhca.lab.packages import PackageStore, PoolFile
+
+MIRROR = "http://mirror.invalid/debian/"
+
+
+@pytest.mark.parametrize(
+    ("rows", "chosen"),
+    [
+        ([f"{MIRROR}|Debian|bookworm|main"], MIRROR),
+        (["http://sec.invalid/x/|Debian-Security|bookworm-security|main", f"{MIRROR}|Debian|bookworm|main"], MIRROR),
+        # before the first update apt knows no labels
+        (["http://sec.invalid/debian-security/||bookworm-security|main", f"{MIRROR}||bookworm|main"], MIRROR),
+        (["http://other.invalid/repo||bookworm|main", f"{MIRROR}||bookworm|main"], MIRROR),
+        (["http://other.invalid/ubuntu/|Ubuntu|noble|main"], None),
+        (["http://other.invalid/tool/|Tool|stable|main", "http://o.invalid/|Debian|bookworm|contrib"], None),
+        (["nonsense", ""], None),
+    ],
+)
+def test_the_mirror_is_the_one_the_host_uses(rows: list[str], chosen: str | None) -> None:
+    assert packages.choose_mirror(rows) == chosen
+
+
+class FakeHost:
+    """Programs named like apt's that record their arguments and do what the test says."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        self.bodies: dict[str, str] = {}
+        for name in ("apt-get", "apt-cache", "apt-config", "apt-helper", "dpkg-deb"):
+            self.program(name, "exit 0")
+        real = Path(shutil.which("true") or "/bin/true").parent
+        monkeypatch.setenv("PATH", f"{folder}:{real}")
+        monkeypatch.setenv("VHCA_DEBIAN_MIRROR", MIRROR)
+        monkeypatch.setattr(packages, "_APT_HELPER", folder / "apt-helper")
+
+    def program(self, name: str, body: str) -> None:
+        path = self.folder / name
+        path.write_text(f'#!/bin/sh\necho "{name} $@" >> {self.log}\n{body}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def calls(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    folder = tmp_path / "host"
+    folder.mkdir()
+    return FakeHost(folder, monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path, host: FakeHost) -> PackageStore:
+    return PackageStore(Cache(tmp_path / "cache"), Progress(quiet=True))
+
+
+def test_apt_gets_settings_of_its_own_and_no_hooks_of_the_host(store: PackageStore, host: FakeHost) -> None:
+    host.program(
+        "apt-config",
+        "echo 'Acquire::http::Proxy \"http://proxy.invalid:3128\";'; echo 'APT::Update::Post-Invoke:: \"rm -rf /\";'",
+    )
+    store.refresh_index()
+    conf = (store.cache.root / "apt/apt.conf").read_text()
+    assert "proxy.invalid" in conf
+    assert "rm -rf" not in conf
+    assert f'Dir::State::Lists "{store.cache.root}/apt/lists"' in conf
+    assert 'Dir::Etc::Parts "/dev/null"' in conf
+    sources = (store.cache.root / "apt/sources.list").read_text()
+    assert [line.split()[-3:] for line in sources.splitlines()] == [
+        [MIRROR, "trixie", "main"],
+        [MIRROR, "trixie-backports", "main"],
+    ]
+
+
+def test_the_index_is_fetched_once(store: PackageStore, host: FakeHost, tmp_path: Path) -> None:
+    store.refresh_index()
+    store.refresh_index()
+    PackageStore(Cache(tmp_path / "cache"), Progress(quiet=True)).refresh_index()
+    assert sum("update" in call for call in host.calls()) == 1
+
+
+def test_a_plan_is_what_apt_lists_less_what_is_not_wanted(store: PackageStore, host: FakeHost) -> None:
+    listing = "\n".join(
+        f"'{MIRROR}pool/{n}' {n}_1%3a2-3_amd64.deb {size} SHA256:0" for n, size in (("one", 10), ("perl", 99))
+    )
+    host.program("apt-get", f"cat <<END\nReading package lists...\n{listing}\nEND")
+    (file,) = store.plan(["one"], "trixie", without={"perl"})
+    assert (file.name, file.version, file.size_bytes) == ("one", "1:2-3", 10)
+    host.program("apt-get", "exit 0")
+    with pytest.raises(PackageError, match="nothing to fetch"):
+        store.plan(["one"], "trixie")
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("The following signatures couldn't be verified: NO_PUBKEY 6ED0", "debian-archive-keyring"),
+        ("Temporary failure resolving 'mirror.invalid'", "VHCA_DEBIAN_MIRROR"),
+        ("No space left on device", "VHCA_CACHE"),
+        ("E: Unable to locate package qemu", "full Debian mirror"),
+    ],
+)
+def test_what_apt_complains_of_comes_with_a_remedy(
+    store: PackageStore, host: FakeHost, words: str, remedy: str
+) -> None:
+    host.program("apt-get", f'echo "E: {words}" >&2; exit 100')
+    with pytest.raises(PackageError, match=remedy) as caught:
+        store.refresh_index()
+    assert words in str(caught.value)
+
+
+def test_a_host_without_apt_is_told(store: PackageStore, host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(PackageError, match="apt-get, apt-config, dpkg-deb"):
+        store.refresh_index()
+
+
+def test_a_host_with_no_mirror_is_told(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VHCA_DEBIAN_MIRROR")
+    with pytest.raises(PackageError, match="VHCA_DEBIAN_MIRROR"):
+        packages.find_mirror()
+
+
+def test_a_pool_file_must_be_the_recorded_one(store: PackageStore, host: FakeHost) -> None:
+    content = "the package"
+    good = PoolFile("pool/p_1_all.deb", hashlib.sha256(content.encode()).hexdigest(), len(content))
+    host.program("apt-helper", f'printf "{content}" > "$3"')
+    (path,) = store.fetch_pool([good], "test")
+    assert path.read_text() == content
+    assert f"download-file {MIRROR}pool/p_1_all.deb" in host.calls()[-1]
+    assert f"SHA256:{good.sha256}" in host.calls()[-1]
+    host.program("apt-helper", 'printf "THE PACKAGE" > "$3"')
+    bad = PoolFile("pool/q_1_all.deb", good.sha256, good.size_bytes)
+    with pytest.raises(PackageError, match="SHA-256"):
+        store.fetch_pool([bad], "test")
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing unchecked stays
+
+
+def test_a_full_disk_is_noticed_before_anything_is_fetched(
+    store: PackageStore, host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "free_bytes", lambda _path: 1000)
+    with pytest.raises(PackageError, match="VHCA_CACHE"):
+        store.fetch_pool([PoolFile("pool/big", "0" * 64, 10**6)], "test")
+    assert not any("apt-helper" in call for call in host.calls())
+
+
+def test_a_damaged_package_is_named(store: PackageStore, host: FakeHost, tmp_path: Path) -> None:
+    host.program("dpkg-deb", "echo broken archive >&2; exit 2")
+    with pytest.raises(PackageError, match=r"x\.deb[\s\S]*broken archive"):
+        packages.unpack([tmp_path / "x.deb"], tmp_path / "root", Progress(quiet=True), "test")
+
+
+def test_the_recorded_checksums_are_whole() -> None:
+    for release, files in pins.KERNELS.items():
+        assert {f.name.split("_")[0] for f in files} == {f"linux-{p}-{release}" for p in ("binary", "base", "modules")}
+        for file in files:
+            assert len(bytes.fromhex(file.sha256)) == 32
+            assert not file.path.startswith(("/", "http"))
