@@ -1,0 +1,322 @@
+"""Datagrams and the management queue pairs: one scenario per rule."""
+
+import os
+import struct
+
+import pytest
+from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
+
+from firmware.objects import MulticastGroup
+from firmware.transport.qp import SQER
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.cqe import CqeGrh, CqeOpcode, CqeSyndrome
+from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Grh, Packet
+
+GID = bytes.fromhex("ff12401bffff000000000000ffffffff")
+
+
+def ud_pair() -> tuple[World, End, End]:
+    return pair(ST_UD)
+
+
+def management(world: World, service: int) -> tuple[End, End]:
+    ends = End(world.a, service), End(world.b, service)
+    for end in ends:
+        end.to_init(q_key=0 if service == ST_QP0 else 0x80010000)
+        end.to_rtr(mtu=1, log_msg_max=8)
+        end.to_rts()
+    return ends
+
+
+def smp(mgmt_class: int = 0x01, method: int = 0x81, dr_slid: int = PERMISSIVE_LID) -> bytes:
+    return struct.pack(">BBBB28xHH", 1, mgmt_class, 1, method, dr_slid, PERMISSIVE_LID) + bytes(256 - 36)
+
+
+def test_datagram_is_delivered_behind_the_grh_area() -> None:
+    world, a, b = ud_pair()
+    content = os.urandom(100)
+    target = b.buffer(b"\xee" * 140)
+    b.post_recv(target, 140)
+    index = a.datagram(a.buffer(content), 100, 2, b.qpn)
+    world.settle()
+    assert b.peek(target, 140) == b"\xee" * 40 + content
+    (sent,) = a.send_cq.poll()
+    assert (sent.kind, sent.counter, sent.syndrome) == (CqeOpcode.REQ, index, 0)
+    (got,) = b.recv_cq.poll()
+    assert (got.kind, got.size, got.slid, got.source_qpn, got.grh) == (CqeOpcode.RESP_SEND, 140, 1, a.qpn, 0)
+    assert got.extra & 0xFFFF == 0xFFFF
+
+
+def test_grh_lands_in_the_buffer() -> None:
+    world, a, b = ud_pair()
+    target = b.buffer(200)
+    b.post_recv(target, 200)
+    a.datagram(a.buffer(b"x" * 10), 10, 2, b.qpn, imm=7, grh=world.b.port.gids[0])
+    world.settle()
+    (got,) = b.recv_cq.poll()
+    assert (got.grh, got.kind, got.extra) == (CqeGrh.IN_BUFFER, CqeOpcode.RESP_SEND_IMM, 7)
+    grh = b.peek(target, 40)
+    assert grh[0] >> 4 == 6
+    # BTH, DETH, immediate, 10 bytes padded to 12, ICRC
+    assert int.from_bytes(grh[4:6], "big") == 12 + 8 + 4 + 12 + 4
+    assert grh[6] == 0x1B
+    assert grh[8:24] == world.a.port.gids[0]
+    assert grh[24:40] == world.b.port.gids[0]
+
+
+def test_wrong_qkey_is_dropped_and_counted() -> None:
+    world, a, b = ud_pair()
+    b.post_recv(b.buffer(200), 200)
+    a.datagram(a.buffer(b"x"), 1, 2, b.qpn, qkey=0x999)
+    world.settle()
+    assert b.recv_cq.poll() == []
+    assert world.b.hca.count["rx_drop_qkey"] == 1
+    assert a.send_cq.poll()[0].good
+
+
+def test_privileged_qkey_means_the_own_one() -> None:
+    world, a, b = ud_pair()
+    b.post_recv(b.buffer(200), 200)
+    a.datagram(a.buffer(b"x"), 1, 2, b.qpn, qkey=0x80000000)
+    world.settle()
+    assert len(b.recv_cq.poll()) == 1
+
+
+def test_partition_mismatch_is_dropped() -> None:
+    world = World()
+    a, b = End(world.a, ST_UD), End(world.b, ST_UD)
+    a.connect(b, path_pkey_index=1)
+    b.connect(a)
+    b.post_recv(b.buffer(200), 200)
+    a.datagram(a.buffer(b"x"), 1, 2, b.qpn)
+    world.settle()
+    assert world.b.hca.count["rx_drop_pkey"] == 1
+    assert b.recv_cq.poll() == []
+
+
+def test_no_receive_drops_silently() -> None:
+    world, a, b = ud_pair()
+    a.datagram(a.buffer(b"x"), 1, 2, b.qpn)
+    world.settle()
+    assert world.b.hca.count["rx_drop_no_receive"] == 1
+    assert b.counter.values["out_of_buffer"] == 1
+
+
+def test_too_short_receive_is_not_consumed() -> None:
+    world, a, b = ud_pair()
+    b.post_recv(b.buffer(60), 60)
+    a.datagram(a.buffer(b"x" * 30), 30, 2, b.qpn)
+    a.datagram(a.buffer(b"x" * 20), 20, 2, b.qpn)
+    world.settle()
+    assert [c.size for c in b.recv_cq.poll()] == [60]
+    assert world.b.hca.count["rx_drop_too_long"] == 1
+
+
+def test_longer_than_mtu_is_a_local_length_error_and_stops_sending_only() -> None:
+    world, a, b = ud_pair()
+    source = a.buffer(2000)
+    a.datagram(source, 2000, 2, b.qpn)
+    a.datagram(source, 1, 2, b.qpn)
+    world.settle()
+    done = a.send_cq.poll()
+    assert [c.syndrome for c in done] == [CqeSyndrome.LOCAL_LENGTH_ERR, CqeSyndrome.WR_FLUSH_ERR]
+    assert a.qp.state == SQER
+    a.post_recv(a.buffer(60), 60)
+    b.datagram(b.buffer(b"y"), 1, 1, a.qpn)
+    world.settle()
+    assert len(a.recv_cq.poll()) == 1
+    assert a.apply(Op.SQERR2RTS_QP) == 0
+    b.post_recv(b.buffer(60), 60)
+    a.datagram(source, 1, 2, b.qpn)
+    world.settle()
+    assert a.send_cq.poll()[0].good
+
+
+def test_bad_key_is_a_local_protection_error() -> None:
+    world, a, b = ud_pair()
+    segments = DatagramSegment(ext=1, dqpn=b.qpn, rlid=2).to_bytes() + a.sge(a.buffer(4), 4, 0xABCD00)
+    a.post(WqeOpcode.SEND, segments)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.LOCAL_PROT_ERR]
+
+
+@pytest.mark.parametrize("opcode", [WqeOpcode.RDMA_WRITE, WqeOpcode.RDMA_READ, WqeOpcode.UMR, 0x77])
+def test_unknown_opcode_is_a_queue_pair_operation_error(opcode: int) -> None:
+    world, a, b = ud_pair()
+    index = a.post(opcode, bytes(64))
+    (done,) = a.send_cq.poll()
+    assert (done.kind, done.counter, done.syndrome) == (CqeOpcode.REQ_ERR, index, CqeSyndrome.LOCAL_QP_OP_ERR)
+
+
+def test_own_lid_turns_round_inside_the_card() -> None:
+    world = World()
+    a, peer = End(world.a, ST_UD), End(world.a, ST_UD)
+    for end in (a, peer):
+        end.connect(end)
+    target = peer.buffer(100)
+    peer.post_recv(target, 100)
+    a.datagram(a.buffer(b"hello"), 5, 1, peer.qpn)
+    assert not world.queue
+    world.settle()
+    assert peer.peek(target + 40, 5) == b"hello"
+    a.post_recv(target, 100)
+    a.datagram(a.buffer(b"again"), 5, 1, a.qpn)
+    world.settle()
+    assert len(a.recv_cq.poll()) == 1
+
+
+def test_multicast_reaches_members_on_both_cards() -> None:
+    world, a, b = ud_pair()
+    for end in (a, b):
+        end.card.hca.multicast[GID] = MulticastGroup(GID, [end.qp])
+        end.post_recv(end.buffer(100), 100)
+    a.qp.context.block_lb_mc = 1
+    a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
+    world.settle()
+    assert [c.grh for c in b.recv_cq.poll()] == [CqeGrh.IN_BUFFER]
+    assert a.recv_cq.poll() == []
+    assert world.a.hca.count["rx_multicast_loopback_blocked"] == 1
+    a.qp.context.block_lb_mc = 0
+    b.post_recv(b.buffer(100), 100)
+    a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
+    world.settle()
+    assert len(a.recv_cq.poll()) == 1
+    b.datagram(b.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=bytes([0xFF]) * 16)
+    world.settle()
+    assert world.a.hca.count["rx_drop_multicast_unknown"] == 1
+
+
+def test_shared_receive_queue_serves_datagrams() -> None:
+    world = World()
+    srq = SharedQueue(world.b)
+    a, b = End(world.a, ST_UD), End(world.b, ST_UD, srq=srq)
+    a.connect(b)
+    b.connect(a)
+    target = b.buffer(100)
+    srq.post_recv(target, 100)
+    a.datagram(a.buffer(b"srq"), 3, 2, b.qpn)
+    world.settle()
+    (got,) = b.recv_cq.poll()
+    assert (got.counter, got.user, b.peek(target + 40, 3)) == (0, srq.srq.handle, b"srq")
+
+
+def test_qp0_sends_on_vl15_without_grh_from_the_permissive_lid() -> None:
+    world = World()
+    a, b = management(world, ST_QP0)
+    target = b.buffer(296)
+    b.post_recv(target, 296)
+    mad = smp(mgmt_class=0x81)
+    a.datagram(a.buffer(mad), 256, PERMISSIVE_LID, 0, qkey=0)
+    (item,) = world.queue
+    packet = item[1]
+    assert (packet.vl, packet.sl, packet.slid, packet.dlid, packet.pkey) == (15, 0, 0xFFFF, 0xFFFF, 0xFFFF)
+    assert (packet.src_qp, packet.qkey, packet.dest_qp) == (0, 0, 0)
+    world.settle()
+    (got,) = b.recv_cq.poll()
+    assert (got.qpn, got.size, got.source_qpn) == (b.qpn, 296, 0)
+    assert b.peek(target + 40, 256) == mad
+
+
+def test_smp_for_the_agent_does_not_reach_the_host() -> None:
+    world = World()
+    a, b = management(world, ST_QP0)
+    seen: list[Packet] = []
+    world.b.hca.sma = lambda port, packet: packet.payload[3] == 1 and not seen.append(packet)  # type: ignore[func-returns-value]
+    b.post_recv(b.buffer(296), 296)
+    a.datagram(a.buffer(smp(method=1)), 256, 2, 0, qkey=0)
+    a.datagram(a.buffer(smp(method=0x81)), 256, 2, 0, qkey=0)
+    world.settle()
+    assert len(seen) == 1
+    assert len(b.recv_cq.poll()) == 1
+
+
+def test_smps_pass_while_the_port_is_not_active_and_nothing_else_does() -> None:
+    world = World()
+    a, b = management(world, ST_QP0)
+    c, d = management(world, ST_QP1)
+    world.a.port.active = world.b.port.active = False
+    b.post_recv(b.buffer(296), 296)
+    d.post_recv(d.buffer(296), 296)
+    a.datagram(a.buffer(smp()), 256, 2, 0, qkey=0)
+    c.datagram(c.buffer(smp(4)), 256, 2, 1, qkey=0x80010000)
+    world.settle()
+    assert len(b.recv_cq.poll()) == 1
+    assert d.recv_cq.poll() == []
+    assert world.a.hca.count["tx_drop_port_inactive"] == 1
+
+
+def test_qp1_names_itself_one_and_carries_its_partition() -> None:
+    world = World()
+    a, b = management(world, ST_QP1)
+    b.post_recv(b.buffer(296), 296)
+    a.datagram(a.buffer(smp(3)), 256, 2, 1, qkey=0x80000000)
+    packet = world.queue[0][1]
+    assert (packet.src_qp, packet.qkey, packet.pkey, packet.vl) == (1, 0x80010000, 0xFFFF, 0)
+    world.settle()
+    (got,) = b.recv_cq.poll()
+    assert (got.source_qpn, got.extra, got.slid) == (1, 0xFFFF, 1)
+
+
+def test_send_only_gsi_queue_pair_names_qp1_as_its_source() -> None:
+    world, a, b = ud_pair()
+    (c, d) = management(world, ST_QP1)
+    d.post_recv(d.buffer(296), 296)
+    a.qp.context.deth_sqpn = 1
+    a.qp.q_key = 0x80010000
+    a.datagram(a.buffer(smp(3)), 256, 2, 1, qkey=0x80000000)
+    world.settle()
+    assert [got.source_qpn for got in d.recv_cq.poll()] == [1]
+
+
+def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> None:
+    world, a, b = ud_pair()
+    assert b.apply(Op.QP_2ERR) == 0
+    assert b.recv_cq.poll() == []
+    index = b.post_recv()
+    world.pass_time(3_000_000)
+    assert [(c.kind, c.counter, c.syndrome) for c in b.recv_cq.poll()] == [
+        (CqeOpcode.RESP_ERR, index, CqeSyndrome.WR_FLUSH_ERR)
+    ]
+    b.post(WqeOpcode.SEND, DatagramSegment(ext=1).to_bytes(), ce=0)
+    assert [(c.kind, c.syndrome) for c in b.send_cq.poll()] == [(CqeOpcode.REQ_ERR, CqeSyndrome.WR_FLUSH_ERR)]
+    assert b.qp.state == ERR
+    assert b.apply(Op.QP_2RST) == 0
+    assert world.b.hca.timers.next_deadline() is None or world.pass_time(3_000_000) is None
+    assert b.recv_cq.poll() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "counter"),
+    [
+        ({"dest_qp": 0x999}, "rx_drop_unknown_qp"),
+        ({"good": False}, "rx_drop_crc"),
+        ({"service": 0}, "rx_drop_service"),
+        ({"dlid": 9}, "rx_drop_dlid"),
+        ({"dest_qp": 1, "payload": b"short"}, "rx_drop_malformed"),
+        ({"dest_qp": 1}, "rx_drop_no_management_qp"),
+        ({"dest_qp": 0}, "rx_drop_smp"),
+        ({"dest_qp": 0xFFFFFF, "grh": Grh(bytes(16), GID)}, "rx_drop_multicast_unknown"),
+    ],
+)
+def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter: str) -> None:
+    world, a, b = ud_pair()
+    fields = {"dlid": 2, "slid": 1, "service": UD, "op": SEND, "dest_qp": b.qpn, "psn": 0, "payload": bytes(256),
+              "qkey": 0x1234, **change}  # fmt: skip
+    world.wire(world.a, Packet(**fields))  # type: ignore[arg-type]
+    world.settle()
+    assert world.b.hca.count[counter] == 1, world.b.hca.count
+
+
+def test_a_dead_cq_takes_the_queue_pair_with_it() -> None:
+    world = World()
+    small = CompletionQueue(world.b, log_size=1)
+    a, b = End(world.a, ST_UD), End(world.b, ST_UD, cq=small)
+    a.connect(b)
+    b.connect(a)
+    for _ in range(4):
+        b.post_recv(b.buffer(60), 60)
+        a.datagram(a.buffer(b"x"), 1, 2, b.qpn)
+    world.settle()
+    assert b.qp.state == ERR
+    assert 0x04 in [event for event, _ in world.b.events()]
