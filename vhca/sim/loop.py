@@ -11,12 +11,14 @@ import selectors
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from vhca.sim.clock import Clock, RealClock
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+READY_BUDGET: Final = 128
 
 
 class HasFileno(Protocol):
@@ -130,15 +132,16 @@ class Loop:
     def run_once(self, max_wait_ns: int | None = None) -> None:
         """One round: timers, waiting calls, then sockets (waiting for the next deadline at most)."""
         self._run_due()
-        self._run_queue(self._ready)
+        self._run_ready()
         timeout = self._timeout(max_wait_ns)
         for key, _ in self._selector.select(timeout):
             # A callback of this very wake-up may have closed the descriptor.
             if key.fd in self._selector.get_map():
                 self._guard(key.data)
             # What a socket's messages caused goes first: it is older than what other sockets hold.
-            self._run_queue(self._ready)
-        self._run_queue(self._foreign)
+            self._run_ready()
+        for _ in range(len(self._foreign)):
+            self._guard(self._foreign.popleft())
 
     def _run_due(self) -> None:
         if not self._timers:
@@ -162,9 +165,13 @@ class Loop:
                     wait = delta if wait is None else min(wait, delta)
         return None if wait is None else wait / 1e9
 
-    def _run_queue(self, queue: deque[Callable[[], None]]) -> None:
-        for _ in range(len(queue)):
-            self._guard(queue.popleft())
+    def _run_ready(self) -> None:
+        """What was asked for, and what that asks for, up to a budget: then sockets and timers get their turn."""
+        ready = self._ready
+        budget = READY_BUDGET
+        while ready and budget:
+            budget -= 1
+            self._guard(ready.popleft())
 
     def _guard(self, fn: Callable[[], None]) -> None:
         try:

@@ -1,0 +1,176 @@
+"""A rack: cards on one fabric, served by one loop in one thread.
+
+This is the device side of a laboratory: build it, start it, point QEMU's ``vfio-user-pci`` at the sockets. Everything
+in it runs in the loop's thread; methods that other threads may call say so.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from vhca.chip.card import Card, load_firmware
+from vhca.fabric.fabric import Fabric
+from vhca.fabric.faults import Fault
+from vhca.hw.hardware import FirmwareImage
+from vhca.sim.clock import RealClock
+from vhca.sim.loop import Loop
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.02
+
+
+class RackError(Exception):
+    """The rack cannot do what it was asked for; the text says what to look at."""
+
+
+class LiveFabric:
+    """The running fabric for other threads: every method is carried out in the rack's loop.
+
+    Ports are named like the cards that they connect.
+    """
+
+    def __init__(self, loop: Loop, fabric: Fabric) -> None:
+        self._loop = loop
+        self._fabric = fabric
+
+    def counters(self) -> dict[str, int]:
+        """All counters by name: port.counter, switch.dropped.reason, sm.counter, sa.counter."""
+        return self._loop.call(self._fabric.counters)
+
+    def active(self, *names: str) -> bool:
+        """True if the subnet manager brought these ports (all attached ones, if none is named) to ACTIVE."""
+        return self._loop.call(lambda: self._fabric.active(*names))
+
+    def lid(self, name: str) -> int:
+        """LID of a card's port, 0 while it has none."""
+        return self._loop.call(lambda: self._fabric.lid(name))
+
+    def link_down(self, name: str) -> None:
+        """Pull the cable of a port."""
+        self._loop.call(lambda: self._fabric.link_down(name))
+
+    def link_up(self, name: str) -> None:
+        """Plug the cable of a port in again."""
+        self._loop.call(lambda: self._fabric.link_up(name))
+
+    def add_fault(self, name: str, fault: Fault, *, toward_card: bool = True) -> None:
+        """Let something go wrong on a port's cable, in one direction."""
+        self._loop.call(lambda: self._fabric.add_fault(name, fault, toward_card=toward_card))
+
+    def clear_faults(self, name: str) -> None:
+        """Repair a port's cable."""
+        self._loop.call(lambda: self._fabric.clear_faults(name))
+
+    @contextlib.contextmanager
+    def capture(self, path: Path | str) -> Iterator[None]:
+        """Record every packet on every cable in a pcapng file while the context is open."""
+        capture = self._loop.call(lambda: self._fabric.capture(path))
+        try:
+            yield
+        finally:
+            self._loop.call(lambda: self._fabric.stop_capture(capture))
+
+
+class Rack:
+    """`hcas` cards named h0, h1 ..., each with a socket ``<name>.sock`` and a log ``<name>.log`` in `directory`.
+
+    :ivar hcas: the cards.
+    :ivar fabric: the switch, its links, the subnet manager, for any thread.
+    """
+
+    def __init__(self, hcas: int, directory: Path, *, firmware: str = "firmware", logs: bool = True) -> None:
+        self.directory = Path(directory)
+        self.loop = Loop(RealClock())
+        self._subnet = Fabric(self.loop.call_soon, self.loop.clock)
+        self.fabric = LiveFabric(self.loop, self._subnet)
+        self.loop.add_timer_source(self._subnet)
+        self._handlers: list[tuple[logging.Logger, logging.Handler]] = []
+        self._logs = logs
+        self._running = False
+        image = load_firmware(firmware)
+        self.hcas: list[Card] = []
+        for index in range(hcas):
+            name = f"h{index}"
+            self.hcas.append(self._build(name, image))
+
+    def _build(self, name: str, image: FirmwareImage) -> Card:
+        port = self._subnet.add_port(name)
+        # The link partner notices the power of the card, after what is under way.
+        card = Card(
+            name,
+            self.directory / f"{name}.sock",
+            self.loop,
+            image,
+            lambda on: self.loop.call_soon(lambda: port.set_enabled(on)),
+        )
+        port.attach(lambda packet: card.board.packet_in(1, packet), lambda up: card.board.link_change(1, up))
+        port.set_enabled(False)
+        card.plug(1, port)
+        return card
+
+    # ---- life (any thread) ----
+
+    def start(self) -> None:
+        """Open the sockets, start the subnet manager and serve in a thread of its own."""
+        if self._logs:
+            self._open_logs()
+        for card in self.hcas:
+            card.start()
+        self._running = True
+        self.loop.start()
+
+    def stop(self) -> None:
+        """Drop all hosts, close everything."""
+        if not self._running:
+            return
+        self._running = False
+
+        def shut() -> None:
+            for card in self.hcas:
+                card.stop()
+            self._subnet.close()
+
+        with contextlib.suppress(TimeoutError):
+            self.loop.call(shut)
+        self.loop.stop()
+        for logger, handler in self._handlers:
+            logger.removeHandler(handler)
+            handler.close()
+        self._handlers.clear()
+
+    def __enter__(self) -> "Rack":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # ---- questions (any thread) ----
+
+    def wait_active(self, timeout_s: float = 30.0) -> None:
+        """Wait until the port of every card that has a host is ACTIVE; raises RackError after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while waiting := self.loop.call(lambda: list(self._not_active())):
+            if time.monotonic() > deadline:
+                raise RackError(
+                    f"not ACTIVE after {timeout_s:.0f} s: {', '.join(waiting)}; see the logs in {self.directory}"
+                )
+            time.sleep(POLL_S)
+
+    def _not_active(self) -> Iterator[str]:
+        for card in self.hcas:
+            if card.server.connected and not self._subnet.active(card.name):
+                yield card.name
+
+    def _open_logs(self) -> None:
+        for card in self.hcas:
+            handler = logging.FileHandler(self.directory / f"{card.name}.log", mode="w")
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            logger = card.board.log
+            logger.setLevel(logging.DEBUG)
+            logger.propagate = False
+            logger.addHandler(handler)
+            self._handlers.append((logger, handler))
