@@ -1,0 +1,97 @@
+"""A protocol analyser on the cables: writes what passes as pcapng, link type 247 (InfiniBand, LRH to VCRC).
+
+Each tapped port is an interface of the file; direction is that of the card (outbound: the card sent it). Bursts are cut
+into packets and CRCs computed here. Times are in ns.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import IO, Final
+
+from vhca.wire.ib import encode, split
+from vhca.wire.packet import Packet
+
+LINKTYPE_INFINIBAND: Final = 247
+INBOUND: Final = 1
+OUTBOUND: Final = 2
+
+_SECTION_HEADER: Final = 0x0A0D0D0A
+_INTERFACE: Final = 1
+_ENHANCED_PACKET: Final = 6
+_OPT_COMMENT: Final = 1
+_OPT_IF_NAME: Final = 2
+_OPT_IF_TSRESOL: Final = 9
+_OPT_EPB_FLAGS: Final = 2
+_OPT_USER_APPLICATION: Final = 4
+_MAX_BYTES: Final = 8 + 40 + 12 + 28 + 4096 + 6
+
+_U32: Final = Struct("<I")
+_OPTION: Final = Struct("<HH")
+_PACKET: Final = Struct("<IIIII")
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) & 3)
+
+
+def _option(code: int, value: bytes) -> bytes:
+    return _OPTION.pack(code, len(value)) + _padded(value)
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    size = len(body) + 12
+    return _U32.pack(kind) + _U32.pack(size) + body + _U32.pack(size)
+
+
+class Capture:
+    """One capture file."""
+
+    def __init__(self, path: Path | str, timestamp_ns: Callable[[], int]) -> None:
+        self.path = Path(path)
+        self.packets = 0
+        self._timestamp_ns = timestamp_ns
+        self._file: IO[bytes] | None = self.path.open("wb")
+        self._interfaces: dict[str, int] = {}
+        header = _U32.pack(0x1A2B3C4D) + Struct("<HHq").pack(1, 0, -1)
+        self._write(_block(_SECTION_HEADER, header + _option(_OPT_USER_APPLICATION, b"vhca") + _option(0, b"")))
+
+    def interface(self, name: str) -> int:
+        """The number of the interface called `name`, declared on first use."""
+        number = self._interfaces.get(name)
+        if number is None:
+            number = self._interfaces[name] = len(self._interfaces)
+            body = Struct("<HHI").pack(LINKTYPE_INFINIBAND, 0, _MAX_BYTES)
+            options = _option(_OPT_IF_NAME, name.encode()) + _option(_OPT_IF_TSRESOL, b"\x09") + _option(0, b"")
+            self._write(_block(_INTERFACE, body + options))
+        return number
+
+    def record(self, interface: int, packet: Packet, direction: int, comment: str = "") -> None:
+        """Write a packet, or all packets of a burst; `direction` is INBOUND or OUTBOUND."""
+        if self._file is None:
+            return
+        now = self._timestamp_ns()
+        options = _option(_OPT_EPB_FLAGS, _U32.pack(direction))
+        if comment:
+            options += _option(_OPT_COMMENT, comment.encode())
+        options += _option(0, b"")
+        for part in split(packet):
+            raw = encode(part)
+            head = _PACKET.pack(interface, now >> 32 & 0xFFFFFFFF, now & 0xFFFFFFFF, len(raw), len(raw))
+            self._write(_block(_ENHANCED_PACKET, head + _padded(raw) + options))
+            self.packets += 1
+
+    def close(self) -> None:
+        """Write out what is buffered and close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def flush(self) -> None:
+        """Make what was recorded so far visible to readers of the file."""
+        if self._file is not None:
+            self._file.flush()
+
+    def _write(self, data: bytes) -> None:
+        if self._file is not None:
+            self._file.write(data)

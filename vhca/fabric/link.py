@@ -1,0 +1,168 @@
+"""A cable: joins two ports, keeps packets in order, and can be tapped, damaged and pulled.
+
+Assumes one thread. Delivery is never re-entrant: what is sent now arrives in a later turn of the loop, in order per
+direction. Bursts travel whole unless rules are active. The link is up while the cable is plugged and both ends are
+enabled; each change is told to both ends.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Protocol
+
+from vhca.fabric.faults import FaultInjector
+from vhca.wire.packet import Packet
+
+CallSoon = Callable[[Callable[[], None]], None]
+CallLater = Callable[[int, Callable[[], None]], None]
+
+
+class Endpoint(Protocol):
+    """Whatever a cable is plugged into."""
+
+    def receive(self, packet: Packet) -> None:
+        """A packet or burst arrived; the receiver owns it."""
+        ...
+
+    def link_changed(self, up: bool) -> None:
+        """The physical link came up or went down."""
+        ...
+
+
+Tap = Callable[["LinkEnd", Packet], None]
+"""Sees each packet or burst as it is put on the cable, with the end that sent it."""
+
+
+class LinkEnd:
+    """One end of a cable; `send` goes to the other one."""
+
+    __slots__ = ("_draining", "_queue", "enabled", "endpoint", "faults", "link", "name", "other")
+
+    def __init__(self, link: "Link", name: str) -> None:
+        self.link = link
+        self.name = name
+        self.endpoint: Endpoint | None = None
+        self.enabled = False
+        self.faults: FaultInjector | None = None
+        self.other: LinkEnd = self
+        self._queue: deque[Packet] = deque()
+        self._draining = False
+
+    @property
+    def up(self) -> bool:
+        """Tell whether packets pass."""
+        return self.link.up
+
+    def attach(self, endpoint: Endpoint, enabled: bool = True) -> None:
+        """Plug in; an enabled end may bring the link up."""
+        self.endpoint = endpoint
+        self.set_enabled(enabled)
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Switch this end's transmitter on or off (a reset card, a disabled port)."""
+        if enabled != self.enabled:
+            self.enabled = enabled
+            self.link.evaluate()
+
+    def bounce(self) -> None:
+        """Take the link down and let it train again: both ends see it."""
+        if self.enabled:
+            self.set_enabled(False)
+            self.set_enabled(True)
+
+    def send(self, packet: Packet) -> None:
+        """Put a packet or burst on the cable; counted and gone if the link is down."""
+        link = self.link
+        if not link.up:
+            link.dropped["link_down"] += packet.count
+            return
+        if self.faults is not None and self.faults.rules:
+            self._send_faulty(packet)
+        else:
+            self._put(packet)
+
+    def _send_faulty(self, packet: Packet) -> None:
+        assert self.faults is not None
+        arrived = 0
+        for delay_ns, part in self.faults.apply(packet):
+            arrived += 1
+            if delay_ns:
+                self.link.call_later(delay_ns, lambda part=part: self._put(part))  # type: ignore[misc]
+            else:
+                self._put(part)
+        if arrived < packet.count:
+            self.link.dropped["fault"] += packet.count - arrived
+
+    def _put(self, packet: Packet) -> None:
+        link = self.link
+        for tap in link.taps:
+            tap(self, packet)
+        self.other._queue.append(packet)
+        if not self.other._draining:
+            self.other._draining = True
+            link.call_soon(self.other._drain)
+
+    def _drain(self) -> None:
+        """Hand over what was queued when the turn began; what is sent meanwhile waits for the next turn."""
+        queue = self._queue
+        endpoint = self.endpoint
+        try:
+            for _ in range(len(queue)):
+                if not queue:
+                    break  # the link went down on the way
+                packet = queue.popleft()
+                if endpoint is not None:
+                    endpoint.receive(packet)
+        finally:
+            if queue:
+                self.link.call_soon(self._drain)
+            else:
+                self._draining = False
+
+    def clear(self) -> None:
+        """Lose what is on the way to this end."""
+        self.link.dropped["link_down"] += sum(packet.count for packet in self._queue)
+        self._queue.clear()
+        if self.faults is not None:
+            self.faults.flush()
+
+
+class Link:
+    """A cable with two ends; `call_later(delay_ns, fn)` is needed for delays only."""
+
+    def __init__(self, call_soon: CallSoon, call_later: CallLater, name_a: str, name_b: str) -> None:
+        self.call_soon = call_soon
+        self.call_later = call_later
+        self.a = LinkEnd(self, name_a)
+        self.b = LinkEnd(self, name_b)
+        self.a.other = self.b
+        self.b.other = self.a
+        self.taps: list[Tap] = []
+        self.dropped: Counter[str] = Counter()
+        self.plugged = True
+        self.up = False
+
+    @property
+    def name(self) -> str:
+        """Both ends, readable."""
+        return f"{self.a.name} - {self.b.name}"
+
+    def set_plugged(self, plugged: bool) -> None:
+        """Plug or pull the cable."""
+        self.plugged = plugged
+        self.evaluate()
+
+    def evaluate(self) -> None:
+        """Find out whether the link is up now, and tell both ends if that changed."""
+        up = self.plugged and self.a.enabled and self.b.enabled
+        if up == self.up:
+            return
+        self.up = up
+        if not up:
+            self.a.clear()
+            self.b.clear()
+        self.call_soon(lambda: self._tell(up))
+
+    def _tell(self, up: bool) -> None:
+        for end in (self.a, self.b):
+            if end.endpoint is not None:
+                end.endpoint.link_changed(up)

@@ -1,0 +1,216 @@
+"""Multicast groups: who joined, with which properties, under which MLID (15.2.5.17 of volume 1).
+
+Decides about joins and leaves; the tables of switches are written by the subnet manager. The broadcast group of IPoIB
+exists from the start and stays, because hosts only join it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from vhca.wire import sa, smp
+from vhca.wire.mad import SA_STATUS_INSUFFICIENT_COMPONENTS, SA_STATUS_NO_RESOURCES
+from vhca.wire.mad import SA_STATUS_REQ_INVALID as REQ_INVALID
+from vhca.wire.packet import MULTICAST_LID_FIRST
+from vhca.wire.sa import McMemberRecord
+
+IPOIB_BROADCAST: Final = bytes.fromhex("ff12401bffff000000000000ffffffff")
+IPOIB_QKEY: Final = 0x00000B1B
+LIFE_TIME: Final = 18
+MLID_COUNT: Final = 1024
+
+# A join that creates a group must say at least this (15.2.5.17.3).
+_CREATE_COMPONENTS: Final = sa.MC_QKEY | sa.MC_TCLASS | sa.MC_PKEY | sa.MC_SL | sa.MC_FLOW_LABEL
+_EQUAL: Final = (
+    (sa.MC_QKEY, "qkey"),
+    (sa.MC_TCLASS, "tclass"),
+    (sa.MC_SL, "sl"),
+    (sa.MC_FLOW_LABEL, "flow_label"),
+    (sa.MC_HOP_LIMIT, "hop_limit"),
+    (sa.MC_SCOPE, "scope"),
+)
+
+
+@dataclass(slots=True)
+class Group:
+    """One group; `members` maps port GIDs to join state bits, `permanent` groups outlive their members."""
+
+    record: McMemberRecord
+    permanent: bool = False
+    members: dict[bytes, int] = field(default_factory=dict)
+
+    def record_for(self, port_gid: bytes) -> McMemberRecord:
+        """The group's record with one member in it."""
+        record = McMemberRecord.from_bytes(self.record.to_bytes())
+        record.port_gid = port_gid
+        record.join_state = self.members.get(port_gid, 0)
+        return record
+
+
+def selected(selector: int, wanted: int, actual: int) -> bool:
+    """Tell whether `actual` is what a selector asks for."""
+    if selector == sa.SELECT_GREATER:
+        return actual > wanted
+    if selector == sa.SELECT_LESS:
+        return actual < wanted
+    return actual == wanted or selector == sa.SELECT_BEST
+
+
+class MulticastGroups:
+    """All groups of a subnet."""
+
+    def __init__(self, mtu: int = smp.MTU_2048, rate: int = smp.RATE_100_GBPS) -> None:
+        self.groups: dict[bytes, Group] = {}
+        self._default_mtu = mtu
+        self._default_rate = rate
+        broadcast = McMemberRecord(
+            mgid=IPOIB_BROADCAST,
+            qkey=IPOIB_QKEY,
+            mlid=self._free_mlid() or MULTICAST_LID_FIRST,
+            mtu_selector=sa.SELECT_EXACTLY,
+            mtu=mtu,
+            pkey=0xFFFF,
+            rate_selector=sa.SELECT_EXACTLY,
+            rate=rate,
+            life_time_selector=sa.SELECT_EXACTLY,
+            life_time=LIFE_TIME,
+            scope=2,
+        )
+        self.groups[IPOIB_BROADCAST] = Group(broadcast, permanent=True)
+
+    def join(self, wanted: McMemberRecord, mask: int) -> tuple[int, Group | None, bool]:
+        """Join or create: (status, group, whether it was created)."""
+        if not mask & sa.MC_PORT_GID or not mask & sa.MC_JOIN_STATE or not wanted.join_state:
+            return SA_STATUS_INSUFFICIENT_COMPONENTS, None, False
+        group = self.groups.get(wanted.mgid) if mask & sa.MC_MGID else None
+        created = group is None
+        if group is None:
+            status, group = self._create(wanted, mask)
+            if group is None:
+                return status, None, False
+        elif not self._agrees(group.record, wanted, mask):
+            return REQ_INVALID, None, False
+        group.members[wanted.port_gid] = group.members.get(wanted.port_gid, 0) | wanted.join_state
+        return 0, group, created
+
+    def leave(self, wanted: McMemberRecord, mask: int) -> tuple[int, Group | None, bool]:
+        """Leave: (status, group, whether the group is gone now). Join state bits not named stay."""
+        group = self.groups.get(wanted.mgid) if mask & sa.MC_MGID else None
+        if group is None or not mask & sa.MC_PORT_GID or wanted.port_gid not in group.members:
+            return REQ_INVALID, None, False
+        state = group.members[wanted.port_gid]
+        if not wanted.join_state or wanted.join_state & ~state:
+            return REQ_INVALID, None, False
+        return 0, group, self._remove(group, wanted.port_gid, wanted.join_state)
+
+    def purge(self, present: set[bytes]) -> Iterator[tuple[Group, bool]]:
+        """Members whose port is gone leave; gives the groups that changed, and whether each is gone."""
+        for group in list(self.groups.values()):
+            absent = [port_gid for port_gid in group.members if port_gid not in present]
+            if absent:
+                gone = False
+                for port_gid in absent:
+                    gone = self._remove(group, port_gid, 0xF)
+                yield group, gone
+
+    def query(self, wanted: McMemberRecord, mask: int) -> list[McMemberRecord]:
+        """Records that match: one for each group, or for each member if a member is asked for."""
+        found = []
+        for group in self.groups.values():
+            if mask & sa.MC_MGID and group.record.mgid != wanted.mgid:
+                continue
+            if mask & (1 << 3) and group.record.mlid != wanted.mlid:
+                continue
+            if not self._agrees(group.record, wanted, mask):
+                continue
+            if mask & sa.MC_PORT_GID:
+                if wanted.port_gid in group.members:
+                    found.append(group.record_for(wanted.port_gid))
+            else:
+                found.append(McMemberRecord.from_bytes(group.record.to_bytes()))
+        return found
+
+    def _remove(self, group: Group, port_gid: bytes, bits: int) -> bool:
+        state = group.members[port_gid] & ~bits
+        if state:
+            group.members[port_gid] = state
+            return False
+        del group.members[port_gid]
+        # A group lives as long as it has a full member (15.2.5.17.2).
+        full = sa.JOIN_FULL | sa.JOIN_SEND_ONLY_FULL
+        if group.permanent or any(state & full for state in group.members.values()):
+            return False
+        group.members.clear()
+        self.groups.pop(group.record.mgid, None)
+        return True
+
+    def _create(self, wanted: McMemberRecord, mask: int) -> tuple[int, Group | None]:
+        if not wanted.join_state & (sa.JOIN_FULL | sa.JOIN_SEND_ONLY_FULL):
+            return REQ_INVALID, None
+        if mask & _CREATE_COMPONENTS != _CREATE_COMPONENTS:
+            # Hosts that only want to join learn that there is no such group yet.
+            missing_all = not mask & (_CREATE_COMPONENTS & ~sa.MC_PKEY)
+            return (REQ_INVALID if missing_all else SA_STATUS_INSUFFICIENT_COMPONENTS), None
+        mgid = wanted.mgid if mask & sa.MC_MGID and any(wanted.mgid) else self._fresh_mgid(wanted)
+        if mgid[0] != 0xFF:
+            return REQ_INVALID, None
+        mtu = self._choose(wanted.mtu_selector, wanted.mtu, mask & sa.MC_MTU, self._default_mtu, smp.MTU_4096)
+        rate = self._choose(wanted.rate_selector, wanted.rate, mask & sa.MC_RATE, self._default_rate, 63)
+        if mtu is None or rate is None:
+            return REQ_INVALID, None
+        mlid = self._free_mlid()
+        if mlid is None:
+            return SA_STATUS_NO_RESOURCES, None
+        record = McMemberRecord.from_bytes(wanted.to_bytes())
+        record.mgid, record.port_gid, record.mlid = mgid, bytes(16), mlid
+        record.mtu, record.rate = mtu, rate
+        record.mtu_selector = record.rate_selector = record.life_time_selector = sa.SELECT_EXACTLY
+        record.life_time = LIFE_TIME
+        record.scope = mgid[1] & 0xF
+        record.join_state = record.proxy_join = 0
+        if not mask & sa.MC_HOP_LIMIT:
+            record.hop_limit = 0
+        group = self.groups[mgid] = Group(record)
+        return 0, group
+
+    @staticmethod
+    def _choose(selector: int, wanted: int, named: int, default: int, largest: int) -> int | None:
+        """A value that a selector asks for; None if there is none."""
+        if not named:
+            return default
+        if selector == sa.SELECT_GREATER:
+            value = max(default, wanted + 1)
+        elif selector == sa.SELECT_LESS:
+            value = min(default, wanted - 1)
+        elif selector == sa.SELECT_EXACTLY:
+            value = wanted
+        else:
+            value = default
+        return value if 1 <= value <= largest else None
+
+    @staticmethod
+    def _agrees(record: McMemberRecord, wanted: McMemberRecord, mask: int) -> bool:
+        """Tell whether what a join or query names fits the group."""
+        if any(mask & bit and getattr(record, name) != getattr(wanted, name) for bit, name in _EQUAL):
+            return False
+        # Full and limited members of a partition share its groups.
+        if mask & sa.MC_PKEY and (record.pkey ^ wanted.pkey) & 0x7FFF:
+            return False
+        if mask & sa.MC_MTU and mask & sa.MC_MTU_SELECTOR and not selected(wanted.mtu_selector, wanted.mtu, record.mtu):
+            return False
+        rated = mask & sa.MC_RATE and mask & sa.MC_RATE_SELECTOR
+        return not rated or selected(wanted.rate_selector, wanted.rate, record.rate)
+
+    def _free_mlid(self) -> int | None:
+        taken = {group.record.mlid for group in self.groups.values()}
+        return next((n for n in range(MULTICAST_LID_FIRST, MULTICAST_LID_FIRST + MLID_COUNT) if n not in taken), None)
+
+    def _fresh_mgid(self, wanted: McMemberRecord) -> bytes:
+        """A GID for whoever wants the SA to choose one: transient, of the asked scope."""
+        scope = wanted.scope or 2
+        number = 0
+        while True:
+            mgid = bytes((0xFF, 0x10 | scope, 0xA0, 0x1B)) + number.to_bytes(12, "big")
+            if mgid not in self.groups:
+                return mgid
+            number += 1

@@ -1,0 +1,169 @@
+"""A port of the switch: its PortInfo, its link state, its counters and tables.
+
+Port 0 is the management port inside the switch: always active, without a cable.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vhca.fabric.link import LinkEnd
+from vhca.wire import smp
+from vhca.wire.ib import wire_size_bytes
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
+from vhca.wire.smp import PortInfo
+
+if TYPE_CHECKING:
+    from vhca.fabric.switch import Switch
+
+DATA_VLS: Final = 4
+MANAGEMENT_VL: Final = 15
+DEFAULT_SL_TO_VL: Final = bytes(sl % DATA_VLS for sl in range(16))
+
+
+@dataclass(slots=True)
+class PortCounters:
+    """What a port has seen; `*_data` in 4-byte words from LRH to ICRC, the rest in packets."""
+
+    xmit_data: int = 0
+    rcv_data: int = 0
+    xmit_pkts: int = 0
+    rcv_pkts: int = 0
+    multicast_xmit_pkts: int = 0
+    multicast_rcv_pkts: int = 0
+    rcv_errors: int = 0
+    rcv_switch_relay_errors: int = 0
+    xmit_discards: int = 0
+    vl15_dropped: int = 0
+    link_downed: int = 0
+
+
+def data_words(packet: Packet) -> int:
+    """Words of all packets from LRH to ICRC, as port counters count them."""
+    return (wire_size_bytes(packet) - 2 * packet.count) >> 2
+
+
+def is_multicast(lid: int) -> bool:
+    """Tell whether a DLID addresses a group."""
+    return MULTICAST_LID_FIRST <= lid < PERMISSIVE_LID
+
+
+class SwitchPort:
+    """One external port (1..n) or the management port (0)."""
+
+    def __init__(self, switch: "Switch", number: int) -> None:
+        self.switch = switch
+        self.number = number
+        self.end: LinkEnd | None = None
+        self.counters = PortCounters()
+        self.dropped: Counter[str] = Counter()
+        self.disabled = False
+        # SL to VL by port of arrival; absent ones are the default.
+        self.sl_to_vl: dict[int, bytes] = {}
+        self.vl_arbitration = {block: bytes(64) for block in (1, 2, 3, 4)}
+        internal = number == 0
+        self.info = PortInfo(
+            gid_prefix=smp.DEFAULT_GID_PREFIX if internal else 0,
+            capability_mask=(
+                smp.CAP_TRAP
+                | smp.CAP_SL_MAPPING
+                | smp.CAP_SYSTEM_IMAGE_GUID
+                | smp.CAP_EXTENDED_SPEEDS
+                | smp.CAP_MASK2
+                | smp.CAP_MULTICAST_FDB_TOP
+            )
+            if internal
+            else 0,
+            local_port_num=number,
+            link_width_enabled=smp.WIDTH_1X | smp.WIDTH_4X,
+            link_width_supported=smp.WIDTH_1X | smp.WIDTH_4X,
+            link_width_active=smp.WIDTH_4X,
+            link_speed_supported=7,
+            port_state=smp.PORT_ACTIVE if internal else smp.PORT_DOWN,
+            port_physical_state=smp.PHYS_LINK_UP if internal else smp.PHYS_POLLING,
+            link_down_default_state=smp.PHYS_POLLING,
+            link_speed_active=smp.SPEED_QDR,
+            link_speed_enabled=7,
+            neighbor_mtu=smp.MTU_4096,
+            vl_cap=smp.VL_CAP_4,
+            vl_arbitration_high_cap=8,
+            vl_arbitration_low_cap=8,
+            mtu_cap=smp.MTU_4096,
+            operational_vls=smp.VL_CAP_4,
+            guid_cap=1 if internal else 0,
+            subnet_timeout=18,
+            resp_time_value=16,
+            link_speed_ext_active=smp.SPEED_EXT_EDR,
+            link_speed_ext_supported=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
+            link_speed_ext_enabled=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
+        )
+        self.state: int = self.info.port_state
+        self.mtu_bytes = 4096
+
+    def receive(self, packet: Packet) -> None:
+        """A packet came out of the cable."""
+        self.switch.receive(self, packet)
+
+    def link_changed(self, up: bool) -> None:
+        """The cable trained or lost its partner."""
+        if up:
+            self._set_state(smp.PORT_INIT, smp.PHYS_LINK_UP)
+        else:
+            self.counters.link_downed += 1
+            self._set_state(smp.PORT_DOWN, smp.PHYS_DISABLED if self.disabled else smp.PHYS_POLLING)
+        self.switch.port_state_changed(self)
+
+    def plug(self, end: LinkEnd) -> None:
+        """Put a cable's end into this port."""
+        self.end = end
+        end.attach(self)
+
+    def move(self, state: int) -> None:
+        """Armed or Active, by order of the manager."""
+        self._set_state(state, self.info.port_physical_state)
+
+    def may_move(self, state: int) -> bool:
+        """Tell whether a manager may set PortState to `state` now (7.2)."""
+        if state in (smp.PORT_NOP, smp.PORT_DOWN) or (state == self.state and state >= smp.PORT_ARMED):
+            return True
+        return (self.state, state) in ((smp.PORT_INIT, smp.PORT_ARMED), (smp.PORT_ARMED, smp.PORT_ACTIVE))
+
+    def set_disabled(self, disabled: bool) -> None:
+        """Disabled ports keep their link down until they poll again."""
+        self.disabled = disabled
+        if self.end is not None:
+            self.end.set_enabled(not disabled)
+        if disabled:
+            self.info.port_physical_state = smp.PHYS_DISABLED
+
+    def set_mtu(self, code: int) -> None:
+        """NeighborMTU, by code."""
+        self.info.neighbor_mtu = code
+        self.mtu_bytes = smp.mtu_bytes(code)
+
+    def drop(self, packet: Packet, reason: str) -> None:
+        """Count a packet that goes no further."""
+        self.dropped[reason] += packet.count
+
+    def count_in(self, packet: Packet, words: int) -> None:
+        """Count an arrival."""
+        counters = self.counters
+        counters.rcv_data += words
+        counters.rcv_pkts += packet.count
+        if is_multicast(packet.dlid):
+            counters.multicast_rcv_pkts += packet.count
+
+    def transmit(self, packet: Packet, words: int) -> None:
+        """Count a departure and put the packet on the cable."""
+        counters = self.counters
+        counters.xmit_data += words
+        counters.xmit_pkts += packet.count
+        if is_multicast(packet.dlid):
+            counters.multicast_xmit_pkts += packet.count
+        if self.end is not None:
+            self.end.send(packet)
+
+    def _set_state(self, state: int, physical: int) -> None:
+        self.state = state
+        self.info.port_state = state
+        self.info.port_physical_state = physical

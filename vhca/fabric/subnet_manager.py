@@ -1,0 +1,487 @@
+"""The subnet manager: finds out what is plugged in, gives addresses, writes tables and brings ports up.
+
+It sits on the management port of a switch and knows the fabric only through SMPs on VL 15 (chapter 14 of volume 1).
+A heavy sweep discovers everything by directed route and configures what differs; it runs at the start, when a switch
+says that a port changed (trap 128 or the PortStateChange bit) and when something did not answer. A light sweep looks
+at switches and ports every `light_sweep_ns`. LIDs stay with their port GUID.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from vhca.fabric.topology import Node, NodePort, PortKey, Topology
+from vhca.fabric.transactions import MANAGEMENT_VL, Request, Transactions, Work
+from vhca.wire import mad as madwire
+from vhca.wire import smp as smpwire
+from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
+from vhca.wire.smp import NodeInfo, PortInfo, SmInfo, SwitchInfo
+
+log = logging.getLogger(__name__)
+
+PRIORITY: Final = 14
+LIGHT_SWEEP_NS: Final = 10_000_000_000
+RETRY_SWEEP_NS: Final = 1_000_000_000
+MAX_HOPS: Final = 62
+SUBNET_TIMEOUT: Final = 18
+
+Answers = list[Smp | None]
+
+
+def _ok(answer: Smp | None) -> bool:
+    return answer is not None and answer.status & 0x7FFF == 0
+
+
+class SubnetManager:
+    """The master subnet manager of one subnet.
+
+    `send` puts a packet into the management port. `changed` is called after each heavy sweep, `trap` for each notice
+    that arrived. Not thread safe.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Packet], None],
+        now_ns: Callable[[], int],
+        *,
+        gid_prefix: int = smpwire.DEFAULT_GID_PREFIX,
+        light_sweep_ns: int = LIGHT_SWEEP_NS,
+    ) -> None:
+        self._send = send
+        self._now_ns = now_ns
+        self.gid_prefix = gid_prefix
+        self.light_sweep_ns = light_sweep_ns
+        self.topology = Topology()
+        self.transactions = Transactions(send, now_ns)
+        self.counters: Counter[str] = Counter()
+        self.changed: Callable[[], None] = lambda: None
+        self.lid = 0
+        self.guid = 0
+        self._lids: dict[int, int] = {}  # port GUID -> LID
+        self._linear: dict[int, dict[int, bytes]] = {}  # switch GUID -> block -> what was written
+        self._multicast: dict[int, dict[int, int]] = {}  # switch GUID -> MLID -> mask that was written
+        self._groups: dict[int, tuple[set[PortKey], set[PortKey]]] = {}
+        self._sweep_wanted = False
+        self._sweeping = False
+        self._swept = False
+        self._next_sweep_ns: int | None = None
+        self._retry_ns = 0  # pause before the next heavy sweep while something did not come up, else 0
+
+    # Outside
+
+    def start(self) -> None:
+        """Sweep for the first time."""
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Start a heavy sweep, or another one when the present one is done."""
+        if self._sweeping:
+            self._sweep_wanted = True
+            return
+        self._sweeping = True
+        self._sweep_wanted = False
+        self.transactions.start(self._heavy_sweep(), self._sweep_done)
+
+    @property
+    def settled(self) -> bool:
+        """True if the fabric was swept and nothing is under way."""
+        return self._swept and not self._sweeping and not self._sweep_wanted and self.transactions.idle
+
+    def receive(self, packet: Packet) -> None:
+        """An SMP that is not for the switch's agent: an answer, a trap, or a question about this manager."""
+        if len(packet.payload) != madwire.MAD_BYTES:
+            self.counters["bad_smp"] += 1
+            return
+        smp = Smp.from_bytes(packet.payload)
+        if smp.method == madwire.METHOD_GET_RESP:
+            if not self.transactions.answer(smp):
+                self.counters["late_answers"] += 1
+        elif smp.method == madwire.METHOD_TRAP:
+            self._trap(packet, smp)
+        elif smp.attr_id == smpwire.SM_INFO and smp.method in (METHOD_GET, METHOD_SET):
+            self._answer_sm_info(packet, smp)
+        else:
+            self.counters["unexpected_smp"] += 1
+
+    def next_deadline(self) -> int | None:
+        """See :class:`vhca.sim.loop.TimerSource`."""
+        deadlines = [d for d in (self.transactions.next_deadline(), self._next_sweep_ns) if d is not None]
+        return min(deadlines, default=None)
+
+    def run_timers(self, now_ns: int) -> None:
+        """Repeat requests and start sweeps that are due."""
+        self.transactions.run_timers(now_ns)
+        if self._next_sweep_ns is not None and self._next_sweep_ns <= now_ns:
+            self._next_sweep_ns = now_ns + self.light_sweep_ns
+            if self._retry_ns:
+                self.sweep()
+            elif not self._sweeping and self.transactions.idle:
+                self.counters["light_sweeps"] += 1
+                self.transactions.start(self._light_sweep())
+
+    def set_group(
+        self, mlid: int, receivers: set[PortKey], senders: set[PortKey], done: Callable[[], None] | None = None
+    ) -> None:
+        """Write the tables for a group, then call `done`; places are those of :meth:`Topology.attachment`."""
+        if receivers or senders:
+            self._groups[mlid] = (receivers, senders)
+        else:
+            self._groups.pop(mlid, None)
+        self.transactions.start(self._write_multicast(), done)
+
+    # Sweeps
+
+    def _sweep_done(self) -> None:
+        self._sweeping = False
+        self._swept = True
+        self.counters["heavy_sweeps"] += 1
+        self.changed()
+        if self._sweep_wanted:
+            self.sweep()
+
+    def _heavy_sweep(self) -> Work:
+        timeouts = self.transactions.timeouts
+        topology = Topology()
+        yield from self._discover(topology)
+        self.topology = topology
+        self._assign_lids(topology)
+        # Switches first: answers and data of adapters need their tables.
+        yield from self._configure_switches(topology)
+        yield from self._write_linear(topology)
+        yield from self._write_multicast()
+        yield from self._configure_ports(topology)
+        again = self.transactions.timeouts != timeouts or not self._all_active(topology)
+        # A port that stays silent is asked ever more seldom, down to the pace of light sweeps.
+        self._retry_ns = min(self._retry_ns * 2 or RETRY_SWEEP_NS, self.light_sweep_ns) if again else 0
+        self._next_sweep_ns = self._now_ns() + (self._retry_ns or self.light_sweep_ns)
+
+    def _light_sweep(self) -> Work:
+        """Ask switches whether a port changed and end ports whether they still are as they were left."""
+        requests = [Request(METHOD_GET, smpwire.SWITCH_INFO, 0, switch.path) for switch in self.topology.switches()]
+        ends = [(node, port) for node, port in self.topology.end_ports() if not node.is_switch]
+        requests += [Request(METHOD_GET, smpwire.PORT_INFO, p.number, n.path_to(p.number)) for n, p in ends]
+        answers = yield requests
+        switches = len(requests) - len(ends)
+        dirty = (
+            not requests
+            or any(
+                not _ok(answer) or SwitchInfo.from_bytes(answer.data).port_state_change  # type: ignore[union-attr]
+                for answer in answers[:switches]
+            )
+        )
+        for (_, port), answer in zip(ends, answers[switches:], strict=True):
+            if answer is None or not _ok(answer):
+                dirty = True
+                continue
+            info = PortInfo.from_bytes(answer.data)
+            dirty |= info.port_state != smpwire.PORT_ACTIVE or info.lid != port.lid
+            port.info.capability_mask = info.capability_mask
+        if dirty:
+            self.sweep()
+
+    def _discover(self, topology: Topology) -> Work:
+        """Walk all cables, one hop further in each round (14.4.4)."""
+        frontier: list[tuple[tuple[int, ...], PortKey | None]] = [((), None)]
+        while frontier:
+            answers = yield [Request(METHOD_GET, smpwire.NODE_INFO, 0, path) for path, _ in frontier]
+            fresh: list[tuple[Node, int]] = []
+            for (path, origin), answer in zip(frontier, answers, strict=True):
+                if answer is None or not _ok(answer):
+                    continue
+                info = NodeInfo.from_bytes(answer.data)
+                here = (info.node_guid, info.local_port_num)
+                if origin is not None:
+                    topology.join(origin, here)
+                node = topology.nodes.get(info.node_guid)
+                if node is None:
+                    node = topology.nodes[info.node_guid] = Node(info.node_guid, info, path)
+                    fresh.append((node, info.local_port_num))
+                elif not node.is_switch and info.local_port_num not in node.port_paths:
+                    fresh.append((node, info.local_port_num))
+                node.port_paths.setdefault(info.local_port_num, path)
+                if origin is None:
+                    self.guid = info.port_guid
+                self._note_port_guid(node, info)
+            yield from self._read_nodes(fresh)
+            frontier = self._next_hops(topology, fresh)
+
+    @staticmethod
+    def _note_port_guid(node: Node, info: NodeInfo) -> None:
+        if node.is_switch:
+            node.port_paths.clear()
+            return
+        number = info.local_port_num
+        port = node.ports.get(number)
+        if port is None:
+            node.ports[number] = NodePort(number, info.port_guid, PortInfo())
+
+    def _read_nodes(self, fresh: list[tuple[Node, int]]) -> Work:
+        """Read description, switch data and all ports of nodes found in this round."""
+        abouts = [Request(METHOD_GET, smpwire.NODE_DESCRIPTION, 0, node.path_to(port)) for node, port in fresh]
+        switches = [node for node, _ in fresh if node.is_switch]
+        abouts += [Request(METHOD_GET, smpwire.SWITCH_INFO, 0, switch.path) for switch in switches]
+        answers = yield abouts
+        for (node, _), answer in zip(fresh, answers, strict=False):
+            if answer is not None and _ok(answer):
+                node.description = answer.data
+        clears: list[Request] = []
+        for switch, answer in zip(switches, answers[len(fresh) :], strict=True):
+            if answer is None or not _ok(answer):
+                continue
+            info = switch.switch_info = SwitchInfo.from_bytes(answer.data)
+            if info.port_state_change:
+                # Written 1 to clear, and before the ports are read: a change from here on asks for another sweep.
+                clears.append(Request(METHOD_SET, smpwire.SWITCH_INFO, 0, switch.path, info.to_bytes()))
+                info.port_state_change = 0
+        self._count_refused(clears, (yield clears))
+        ports: list[tuple[Node, int]] = []
+        for node, port in fresh:
+            ports += [(node, n) for n in range(node.info.num_ports + 1)] if node.is_switch else [(node, port)]
+        answers = yield [Request(METHOD_GET, smpwire.PORT_INFO, n, node.path_to(n)) for node, n in ports]
+        for (node, number), answer in zip(ports, answers, strict=True):
+            if answer is not None and _ok(answer):
+                guid = node.info.port_guid if node.is_switch else node.ports[number].guid
+                node.ports[number] = NodePort(number, guid, PortInfo.from_bytes(answer.data))
+
+    @staticmethod
+    def _next_hops(topology: Topology, fresh: list[tuple[Node, int]]) -> list[tuple[tuple[int, ...], PortKey | None]]:
+        """Where to look next: behind every live port of a new switch that is not known yet."""
+        frontier: list[tuple[tuple[int, ...], PortKey | None]] = []
+        for node, _ in fresh:
+            if not node.is_switch or len(node.path) >= MAX_HOPS:
+                continue
+            for number, port in node.ports.items():
+                key = (node.guid, number)
+                if number and port.info.port_state > smpwire.PORT_DOWN and key not in topology.cables:
+                    frontier.append((node.path + (number,), key))
+        return frontier
+
+    # Addresses and tables
+
+    def _assign_lids(self, topology: Topology) -> None:
+        """Known GUIDs keep their LID; new ones keep what they have if it is free, or get the lowest free one."""
+        for _, port in topology.end_ports():
+            lid = self._lids.get(port.guid)
+            if lid is None:
+                if len(self._lids) >= MULTICAST_LID_FIRST - 1:
+                    present = {p.guid for _, p in topology.end_ports()}
+                    self._lids = {guid: lid for guid, lid in self._lids.items() if guid in present}
+                taken = set(self._lids.values())
+                own = port.info.lid
+                free = 0 < own < MULTICAST_LID_FIRST and own not in taken
+                lid = own if free else next(n for n in range(1, MULTICAST_LID_FIRST) if n not in taken)
+                self._lids[port.guid] = lid
+            port.lid = lid
+            if port.guid == self.guid:
+                self.lid = lid
+
+    def _configure_switches(self, topology: Topology) -> Work:
+        top = max((port.lid for _, port in topology.end_ports()), default=0)
+        requests = []
+        for switch in topology.switches():
+            port = switch.ports.get(0)
+            if port is None or switch.switch_info is None:
+                continue
+            info = PortInfo.from_bytes(port.info.to_bytes())
+            info.lid, info.sm_lid, info.gid_prefix = port.lid, self.lid, self.gid_prefix
+            info.port_state, info.port_physical_state = smpwire.PORT_NOP, 0
+            info.subnet_timeout = SUBNET_TIMEOUT
+            requests.append(Request(METHOD_SET, smpwire.PORT_INFO, 0, switch.path, info.to_bytes()))
+            port.info.lid, port.info.sm_lid, port.info.gid_prefix = port.lid, self.lid, self.gid_prefix
+            if switch.switch_info.linear_fdb_top != top:
+                switch.switch_info.linear_fdb_top = top
+                data = switch.switch_info.to_bytes()
+                requests.append(Request(METHOD_SET, smpwire.SWITCH_INFO, 0, switch.path, data))
+        self._count_refused(requests, (yield requests))
+
+    def _write_linear(self, topology: Topology) -> Work:
+        requests: list[Request] = []
+        written: list[tuple[dict[int, bytes], int, bytes]] = []
+        for switch in topology.switches():
+            table = topology.linear_table(switch)
+            size = smpwire.LFT_PORTS_PER_BLOCK
+            cache = self._linear.setdefault(switch.guid, {})
+            blocks = {lid // size for lid in table} | set(cache)
+            for block in sorted(blocks):
+                data = bytes(table.get(lid, smpwire.NO_PORT) for lid in range(block * size, (block + 1) * size))
+                if cache.get(block) != data:
+                    requests.append(Request(METHOD_SET, smpwire.LINEAR_FORWARDING_TABLE, block, switch.path, data))
+                    written.append((cache, block, data))
+        answers = yield requests
+        self._count_refused(requests, answers)
+        for (cache, block, data), answer in zip(written, answers, strict=True):
+            if _ok(answer):
+                cache[block] = data
+
+    def _write_multicast(self) -> Work:
+        """Bring the multicast tables of all switches to what the groups want; only changed blocks are written."""
+        wanted: dict[int, dict[int, int]] = {switch.guid: {} for switch in self.topology.switches()}
+        for mlid, (receivers, senders) in self._groups.items():
+            for guid, mask in self.topology.multicast_masks(receivers, senders).items():
+                if guid in wanted:
+                    wanted[guid][mlid] = mask
+        requests: list[Request] = []
+        sinks: list[tuple[int, set[int]]] = []
+        for guid, masks in wanted.items():
+            present = self._multicast.get(guid, {})
+            changed = {mlid for mlid in masks.keys() | present.keys() if masks.get(mlid) != present.get(mlid)}
+            for request in self._multicast_blocks(self.topology.nodes[guid], masks, changed):
+                requests.append(request)
+                sinks.append((guid, changed))
+            self._multicast[guid] = masks
+        answers = yield requests
+        self._count_refused(requests, answers)
+        for (guid, changed), answer in zip(sinks, answers, strict=True):
+            if not _ok(answer):
+                # Nobody knows what the switch holds now: write these again next time.
+                self._multicast[guid] = self._multicast[guid] | dict.fromkeys(changed, -1)
+
+    @staticmethod
+    def _multicast_blocks(switch: Node, masks: dict[int, int], changed: set[int]) -> Iterator[Request]:
+        size = smpwire.MFT_MASKS_PER_BLOCK
+        for block in sorted({(mlid - MULTICAST_LID_FIRST) // size for mlid in changed}):
+            first = MULTICAST_LID_FIRST + block * size
+            for position in range(switch.info.num_ports // 16 + 1):
+                words = [masks.get(lid, 0) >> 16 * position & 0xFFFF for lid in range(first, first + size)]
+                modifier = position << 28 | block
+                data = smpwire.pack_words(words)
+                yield Request(METHOD_SET, smpwire.MULTICAST_FORWARDING_TABLE, modifier, switch.path, data)
+
+    # Ports
+
+    def _configure_ports(self, topology: Topology) -> Work:
+        """Write PortInfo of all ports with a cable; then Armed, then Active, switches before adapters."""
+        yield from self._set_ports(topology, lambda port: smpwire.PORT_NOP)
+        for before, after in (
+            (smpwire.PORT_INIT, smpwire.PORT_ARMED),
+            (smpwire.PORT_ARMED, smpwire.PORT_ACTIVE),
+        ):
+            for switches in (True, False):
+                yield from self._set_ports(
+                    topology,
+                    lambda port, before=before, after=after: after if port.info.port_state == before else None,  # type: ignore[misc]
+                    switches=switches,
+                )
+
+    def _set_ports(
+        self,
+        topology: Topology,
+        state_for: Callable[[NodePort], int | None],
+        switches: bool | None = None,
+    ) -> Work:
+        requests: list[Request] = []
+        ports: list[NodePort] = []
+        for node in topology.nodes.values():
+            if switches is not None and node.is_switch != switches:
+                continue
+            for port in node.ports.values():
+                peer = self._peer(topology, node, port)
+                state = state_for(port)
+                if peer is None or state is None or (node.is_switch and port.number == 0):
+                    continue
+                data = self._port_info(node, port, peer, state)
+                if data is not None:
+                    path = node.path_to(port.number)
+                    requests.append(Request(METHOD_SET, smpwire.PORT_INFO, port.number, path, data))
+                    ports.append(port)
+        answers = yield requests
+        self._count_refused(requests, answers)
+        for port, answer in zip(ports, answers, strict=True):
+            if answer is not None and _ok(answer):
+                port.info = PortInfo.from_bytes(answer.data)
+
+    @staticmethod
+    def _peer(topology: Topology, node: Node, port: NodePort) -> NodePort | None:
+        """The port at the other end of the cable, if both ends are up."""
+        key = topology.cables.get((node.guid, port.number))
+        if key is None or port.info.port_state == smpwire.PORT_DOWN:
+            return None
+        other = topology.nodes.get(key[0])
+        return other.ports.get(key[1]) if other is not None else None
+
+    def _port_info(self, node: Node, port: NodePort, peer: NodePort, state: int) -> bytes | None:
+        """The Set(PortInfo) that takes `port` to `state`; None if nothing would change."""
+        now = port.info
+        info = PortInfo.from_bytes(now.to_bytes())
+        info.neighbor_mtu = min(now.mtu_cap, peer.info.mtu_cap)
+        info.operational_vls = min(now.vl_cap, peer.info.vl_cap)
+        if not node.is_switch:
+            info.lid, info.sm_lid, info.gid_prefix = port.lid, self.lid, self.gid_prefix
+            info.sm_sl, info.lmc, info.subnet_timeout = 0, 0, SUBNET_TIMEOUT
+        if state == smpwire.PORT_NOP and info == now:
+            return None
+        info.port_state, info.port_physical_state = state, 0
+        # Counters are reset by writing 0 only.
+        info.mkey_violations = info.pkey_violations = info.qkey_violations = 0xFFFF
+        can_reregister = now.capability_mask & smpwire.CAP_CLIENT_REREGISTRATION
+        info.client_reregister = int(state == smpwire.PORT_ACTIVE and bool(can_reregister) and not node.is_switch)
+        return info.to_bytes()
+
+    def _all_active(self, topology: Topology) -> bool:
+        """Tell whether every port with a live cable became Active."""
+        for node in topology.nodes.values():
+            for port in node.ports.values():
+                down = port.info.port_state == smpwire.PORT_DOWN
+                internal = node.is_switch and port.number == 0
+                if not down and not internal and port.info.port_state != smpwire.PORT_ACTIVE:
+                    return False
+        return bool(topology.nodes)
+
+    def _count_refused(self, requests: list[Request], answers: Answers) -> None:
+        for request, answer in zip(requests, answers, strict=True):
+            if answer is not None and not _ok(answer):
+                self.counters["refused_sets"] += 1
+                log.warning(
+                    "agent at %s refused attribute %#06x/%#x: status %#06x",
+                    request.path,
+                    request.attr_id,
+                    request.attr_mod,
+                    answer.status,
+                )
+
+    # What others send
+
+    def _trap(self, packet: Packet, smp: Smp) -> None:
+        """A notice: thank for it (TrapRepress), then look at what changed (14.3.8)."""
+        self.counters["traps"] += 1
+        number = madwire.Notice.from_bytes(smp.data.ljust(80, b"\0")).trap_number
+        repress = Smp.from_bytes(smp.to_bytes())
+        repress.method = madwire.METHOD_TRAP_REPRESS
+        if smp.mgmt_class == madwire.CLASS_SUBN_LID and packet.slid not in (0, PERMISSIVE_LID):
+            self._reply(packet, repress.to_bytes(), packet.slid)
+        if number in (madwire.TRAP_LINK_STATE_CHANGE, madwire.TRAP_CAPABILITY_CHANGE):
+            self.sweep()
+
+    def _answer_sm_info(self, packet: Packet, smp: Smp) -> None:
+        """Another manager asks who is master (14.4.1); handovers are refused."""
+        directed = smp.mgmt_class == madwire.CLASS_SUBN_DR
+        status = madwire.STATUS_DIRECTION if directed else 0
+        if smp.method == METHOD_SET:
+            status |= madwire.STATUS_INVALID_FIELD
+        info = SmInfo(
+            guid=self.guid,
+            act_count=self.counters["heavy_sweeps"],
+            priority=PRIORITY,
+            sm_state=smpwire.SM_STATE_MASTER,
+        )
+        smp.data = info.to_bytes().ljust(64, b"\0")
+        smp.method = madwire.METHOD_GET_RESP
+        smp.status = status
+        self._reply(packet, smp.to_bytes(), packet.slid)
+
+    def _reply(self, packet: Packet, mad: bytes, dlid: int) -> None:
+        self._send(
+            Packet(
+                dlid=dlid,
+                slid=self.lid or PERMISSIVE_LID,
+                service=UD,
+                op=SEND,
+                dest_qp=0,
+                psn=packet.psn,
+                payload=mad,
+                mtu=256,
+                vl=MANAGEMENT_VL,
+            )
+        )

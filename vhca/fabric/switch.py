@@ -1,0 +1,281 @@
+"""A switch: forwards packets by tables that a subnet manager writes, and SMPs by the path inside them.
+
+Assumes one thread and ordered cables. Unicast goes by the linear forwarding table, multicast to all ports of its mask
+but the one of arrival, directed-route SMPs by hop pointer (14.2.2 of volume 1). Bursts are looked up once and stay
+whole. Data passes only ports in Armed or Active (in) and Active (out); SMPs pass all links that are up. Whatever goes
+no further is counted by name at its port of arrival or departure.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from vhca.fabric.link import CallSoon
+from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, data_words, is_multicast
+from vhca.fabric.switch_agent import SwitchAgent
+from vhca.wire import mad as madwire
+from vhca.wire import smp as smpwire
+from vhca.wire.mad import MAD_BYTES, Smp
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
+
+MAX_HOPS: Final = 63
+_SMP_CLASSES: Final = (madwire.CLASS_SUBN_LID, madwire.CLASS_SUBN_DR)
+
+
+class Switch:
+    """A switch with external ports 1..`num_ports` and the management port 0."""
+
+    def __init__(self, call_soon: CallSoon, node_guid: int, num_ports: int = 36, name: str = "vhca switch") -> None:
+        if not 1 <= num_ports <= 254:
+            raise ValueError(f"a switch has 1 to 254 ports, not {num_ports}")
+        self.call_soon = call_soon
+        self.node_guid = node_guid
+        self.name = name
+        self.ports = [SwitchPort(self, number) for number in range(num_ports + 1)]
+        self.lft = bytearray(b"\xff" * MULTICAST_LID_FIRST)
+        # MLID -> set of ports, as a bit mask
+        self.mft: dict[int, int] = {}
+        self.agent = SwitchAgent(self)
+        self.management: Callable[[Packet], None] | None = None
+
+    @property
+    def lid(self) -> int:
+        """LID of the management port, 0 before a manager assigned one."""
+        return self.ports[0].info.lid
+
+    def free_port(self) -> SwitchPort:
+        """The lowest external port without a cable; LookupError if all are taken."""
+        for port in self.ports[1:]:
+            if port.end is None:
+                return port
+        raise LookupError(f"{self.name}: all {len(self.ports) - 1} ports are taken")
+
+    def dropped(self) -> Counter[str]:
+        """Packets that went no further, by reason."""
+        total: Counter[str] = Counter()
+        for port in self.ports:
+            total.update(port.dropped)
+        return total
+
+    def port_state_changed(self, port: SwitchPort) -> None:
+        """A cable came or went: tell the manager (trap 128)."""
+        trap = self.agent.state_change_trap()
+        if trap is not None:
+            self.send_from_management(trap)
+
+    def send_from_management(self, packet: Packet) -> None:
+        """A packet from whoever sits on port 0 (subnet manager, agents)."""
+        self.receive(self.ports[0], packet)
+
+    def receive(self, port: SwitchPort, packet: Packet) -> None:
+        """A packet or burst arrived at `port`."""
+        words = data_words(packet)
+        port.count_in(packet, words)
+        if not packet.good:
+            port.counters.rcv_errors += packet.count
+            port.drop(packet, "bad_crc")
+        elif packet.vl == MANAGEMENT_VL:
+            self._receive_smp(port, packet, words)
+        elif port.state < smpwire.PORT_ARMED:
+            port.drop(packet, "port_not_active")
+        elif is_multicast(packet.dlid):
+            self._forward_multicast(port, packet, words)
+        else:
+            self._forward_unicast(port, packet, words)
+
+    # Data
+
+    def _forward_unicast(self, port: SwitchPort, packet: Packet, words: int) -> None:
+        out = self._route(port, packet)
+        if out is None:
+            return
+        if out is port:
+            self._relay_error(port, packet, "loop")
+        elif out.number == 0:
+            self._deliver_to_management(port, packet)
+        else:
+            self._transmit_data(port, out, packet, words)
+
+    def _route(self, port: SwitchPort, packet: Packet) -> SwitchPort | None:
+        """The port of departure by the linear forwarding table; None (and counted) if there is none."""
+        dlid = packet.dlid
+        if not 0 < dlid < MULTICAST_LID_FIRST:
+            self._relay_error(port, packet, "bad_lid")
+            return None
+        number = self.lft[dlid] if dlid <= self.agent.info.linear_fdb_top else smpwire.NO_PORT
+        if number >= len(self.ports):
+            self._relay_error(port, packet, "no_route")
+            return None
+        return self.ports[number]
+
+    def _forward_multicast(self, port: SwitchPort, packet: Packet, words: int) -> None:
+        mask = self.mft.get(packet.dlid, 0)
+        if not mask:
+            self._relay_error(port, packet, "no_group")
+            return
+        for out in self.ports:
+            if not mask >> out.number & 1 or out is port:
+                continue
+            # Receivers own their packets.
+            copy = replace(packet)
+            if out.number == 0:
+                self._deliver_to_management(port, copy)
+            else:
+                self._transmit_data(port, out, copy, words)
+
+    def _transmit_data(self, port: SwitchPort, out: SwitchPort, packet: Packet, words: int) -> None:
+        if out.state != smpwire.PORT_ACTIVE:
+            out.counters.xmit_discards += packet.count
+            out.drop(packet, "port_not_active")
+            return
+        if min(packet.mtu, len(packet.payload)) > out.mtu_bytes:
+            out.counters.xmit_discards += packet.count
+            out.drop(packet, "mtu")
+            return
+        packet.vl = out.sl_to_vl.get(port.number, DEFAULT_SL_TO_VL)[packet.sl]
+        if packet.vl == MANAGEMENT_VL:
+            out.counters.xmit_discards += packet.count
+            out.drop(packet, "sl_to_vl")
+            return
+        out.transmit(packet, words)
+
+    def _relay_error(self, port: SwitchPort, packet: Packet, reason: str) -> None:
+        port.counters.rcv_switch_relay_errors += packet.count
+        port.drop(packet, reason)
+
+    def _deliver_to_management(self, port: SwitchPort, packet: Packet) -> None:
+        management = self.management
+        if management is None:
+            port.drop(packet, "no_manager")
+        else:
+            self.call_soon(lambda: management(packet))
+
+    # SMPs
+
+    def _receive_smp(self, port: SwitchPort, packet: Packet, words: int) -> None:
+        payload = packet.payload
+        is_send = packet.service == UD and packet.op == SEND and packet.count == 1
+        if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in _SMP_CLASSES:
+            port.counters.vl15_dropped += packet.count
+            port.drop(packet, "bad_smp")
+        elif payload[1] == madwire.CLASS_SUBN_DR:
+            if payload[4] & 0x80:
+                self._return_directed(port, packet, Smp.from_bytes(payload), words)
+            else:
+                self._walk_directed(port, packet, Smp.from_bytes(payload), words)
+        else:
+            self._route_smp(port, packet, words)
+
+    def _route_smp(self, port: SwitchPort, packet: Packet, words: int) -> None:
+        """A LID-routed SMP: for this switch, or on by the table."""
+        if packet.dlid in (self.lid, PERMISSIVE_LID):
+            self._smp_arrived(port, packet)
+            return
+        out = self._route(port, packet)
+        if out is None:
+            return
+        if out.number == 0:
+            self._smp_arrived(port, packet)
+        else:
+            self._transmit_smp(port, out.number, packet, words)
+
+    def _walk_directed(self, port: SwitchPort, packet: Packet, smp: Smp, words: int) -> None:
+        """A request on its way out (14.2.2.2): the hop pointer counts the hops walked."""
+        pointer, count = smp.hop_pointer, smp.hop_count
+        if count > MAX_HOPS or pointer > count:
+            self._bad_path(port, packet)
+        elif pointer == 0 and count and port.number == 0:
+            smp.hop_pointer = 1
+            self._transmit_smp(port, smp.initial_path[1], _directed(packet, smp), words)
+        elif pointer == 0 and count:
+            self._bad_path(port, packet)
+        elif pointer < count:
+            _remember(smp, pointer, port.number)
+            smp.hop_pointer = pointer + 1
+            self._transmit_smp(port, smp.initial_path[pointer + 1], _directed(packet, smp), words)
+        else:
+            if count:
+                _remember(smp, pointer, port.number)
+            smp.hop_pointer = pointer + 1
+            if smp.dr_dlid in (PERMISSIVE_LID, self.lid):
+                self._smp_arrived(port, _directed(packet, smp))
+            else:
+                packet = replace(packet, dlid=smp.dr_dlid, payload=smp.to_bytes())
+                self._route_smp(port, packet, words)
+
+    def _return_directed(self, port: SwitchPort, packet: Packet, smp: Smp, words: int) -> None:
+        """An answer on its way back (14.2.2.4): the hop pointer counts the hops left."""
+        pointer, count = smp.hop_pointer, smp.hop_count
+        if count > MAX_HOPS or pointer > count + 1:
+            self._bad_path(port, packet)
+        elif pointer > 1:
+            smp.hop_pointer = pointer - 1
+            self._transmit_smp(port, smp.return_path[pointer - 1], _directed(packet, smp), words)
+        else:
+            smp.hop_pointer = 0
+            if smp.dr_slid in (PERMISSIVE_LID, self.lid):
+                self._smp_arrived(port, _directed(packet, smp))
+            else:
+                packet = replace(packet, dlid=smp.dr_slid, payload=smp.to_bytes())
+                self._route_smp(port, packet, words)
+
+    def _bad_path(self, port: SwitchPort, packet: Packet) -> None:
+        port.counters.vl15_dropped += packet.count
+        port.drop(packet, "bad_path")
+
+    def _transmit_smp(self, port: SwitchPort, number: int, packet: Packet, words: int) -> None:
+        if number == 0 or number >= len(self.ports):
+            self._bad_path(port, packet)
+            return
+        out = self.ports[number]
+        if out.state == smpwire.PORT_DOWN:
+            out.counters.vl15_dropped += packet.count
+            out.drop(packet, "link_down")
+            return
+        out.transmit(packet, words)
+
+    def _smp_arrived(self, port: SwitchPort, packet: Packet) -> None:
+        """An SMP for this switch: requests are for its agent, everything else for the manager on port 0."""
+        if not self.agent.owns(packet.payload):
+            self._deliver_to_management(port, packet)
+            return
+        reply = self.agent.handle(port, packet.payload)
+        if reply is None:
+            if packet.payload[3] != madwire.METHOD_TRAP_REPRESS:
+                port.drop(packet, "smp_no_reply")
+            return
+        answer = replace(packet, payload=reply, dlid=packet.slid, slid=self.lid or PERMISSIVE_LID)
+        if reply[1] != madwire.CLASS_SUBN_DR:
+            if port.number == 0:
+                self._deliver_to_management(port, answer)
+            else:
+                # The table may not have been written yet: an answer leaves where the request came in.
+                self._transmit_smp(port, port.number, answer, data_words(answer))
+            return
+        smp = Smp.from_bytes(reply)
+        # The agent's own SMI is the first hop back: pointer = count + 1.
+        if smp.hop_count == 0:
+            smp.hop_pointer = 0
+            if port.number == 0:
+                self._deliver_to_management(port, _directed(answer, smp))
+            else:
+                self._transmit_smp(port, port.number, replace(answer, payload=smp.to_bytes()), data_words(answer))
+            return
+        smp.hop_pointer = smp.hop_count
+        back = smp.return_path[smp.hop_count]
+        if back == 0:
+            self._deliver_to_management(port, _directed(answer, smp))
+        else:
+            self._transmit_smp(port, back, _directed(answer, smp), data_words(answer))
+
+
+def _directed(packet: Packet, smp: Smp) -> Packet:
+    """The packet that carries a directed-route SMP to the next hop: permissive LIDs."""
+    return replace(packet, payload=smp.to_bytes(), dlid=PERMISSIVE_LID, slid=PERMISSIVE_LID)
+
+
+def _remember(smp: Smp, hop: int, port: int) -> None:
+    path = bytearray(smp.return_path)
+    path[hop] = port
+    smp.return_path = bytes(path)

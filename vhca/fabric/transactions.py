@@ -1,0 +1,157 @@
+"""Asking agents by SMP: many requests at once, each with its timer and retries.
+
+A piece of management work is a generator: it yields a list of requests and gets the list of answers (None where an
+agent stayed silent). Works run one after the other, in order.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Final
+
+from vhca.wire import mad as madwire
+from vhca.wire.mad import Smp
+from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
+
+MANAGEMENT_VL: Final = 15
+WINDOW: Final = 32
+RESPONSE_TIMEOUT_NS: Final = 200_000_000
+RETRIES: Final = 4
+
+
+@dataclass(slots=True)
+class Request:
+    """One SMP to send along a directed route (ports of departure)."""
+
+    method: int
+    attr_id: int
+    attr_mod: int
+    path: tuple[int, ...]
+    data: bytes = b""
+
+
+Work = Generator[list[Request], list[Smp | None], None]
+
+
+@dataclass(slots=True)
+class _Pending:
+    index: int
+    request: Request
+    tid: int
+    deadline_ns: int
+    left: int
+
+
+class Transactions:
+    """The outstanding requests of one manager."""
+
+    def __init__(self, send: Callable[[Packet], None], now_ns: Callable[[], int]) -> None:
+        self._send = send
+        self._now_ns = now_ns
+        self._works: deque[tuple[Work, Callable[[], None] | None]] = deque()
+        self._waiting: deque[tuple[int, Request]] = deque()
+        self._pending: dict[int, _Pending] = {}
+        self._answers: list[Smp | None] = []
+        self._busy = False
+        self._started = False  # whether the first work has yielded its first list
+        self._tid = 0
+        self.timeouts = 0
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is under way."""
+        return not self._works
+
+    def start(self, work: Work, done: Callable[[], None] | None = None) -> None:
+        """Run `work` after those already started; then call `done`."""
+        self._works.append((work, done))
+        if not self._busy:
+            self._run()
+
+    def answer(self, smp: Smp) -> bool:
+        """An SMP response arrived; False if nobody waits for it."""
+        pending = self._pending.get(smp.tid)
+        if pending is None or pending.request.attr_id != smp.attr_id or pending.request.attr_mod != smp.attr_mod:
+            return False
+        del self._pending[smp.tid]
+        self._answers[pending.index] = smp
+        self._pump()
+        return True
+
+    def next_deadline(self) -> int | None:
+        """When the first pending request must be repeated."""
+        return min((pending.deadline_ns for pending in self._pending.values()), default=None)
+
+    def run_timers(self, now_ns: int) -> None:
+        """Repeat what was not answered; give up after the last retry."""
+        for pending in [p for p in self._pending.values() if p.deadline_ns <= now_ns]:
+            if pending.left > 0:
+                pending.left -= 1
+                pending.deadline_ns = now_ns + RESPONSE_TIMEOUT_NS
+                self._transmit(pending)
+            elif self._pending.pop(pending.tid, None) is not None:
+                self.timeouts += 1
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what the window allows; go on with the work when its list is answered."""
+        while self._waiting and len(self._pending) < WINDOW:
+            index, request = self._waiting.popleft()
+            self._tid += 1
+            deadline = self._now_ns() + RESPONSE_TIMEOUT_NS
+            pending = _Pending(index, request, self._tid, deadline, RETRIES)
+            self._pending[self._tid] = pending
+            self._transmit(pending)
+        if not self._busy and self._works and not self._pending and not self._waiting:
+            self._run()
+
+    def _run(self) -> None:
+        """Step the current work until it waits for answers; then the next one. Never re-entered."""
+        self._busy = True
+        try:
+            while self._works and not self._pending and not self._waiting:
+                work, done = self._works[0]
+                try:
+                    requests = work.send(self._answers) if self._started else next(work)
+                    self._started = True
+                except StopIteration:
+                    self._works.popleft()
+                    self._started = False
+                    if done is not None:
+                        done()
+                    continue
+                self._answers = [None] * len(requests)
+                self._waiting.extend(enumerate(requests))
+                self._pump()
+        finally:
+            self._busy = False
+
+    def _transmit(self, pending: _Pending) -> None:
+        request = pending.request
+        smp = Smp(
+            base_version=1,
+            mgmt_class=madwire.CLASS_SUBN_DR,
+            class_version=1,
+            method=request.method,
+            hop_count=len(request.path),
+            tid=pending.tid,
+            attr_id=request.attr_id,
+            attr_mod=request.attr_mod,
+            dr_slid=PERMISSIVE_LID,
+            dr_dlid=PERMISSIVE_LID,
+            data=request.data.ljust(64, b"\0"),
+            initial_path=(b"\0" + bytes(request.path)).ljust(64, b"\0"),
+        )
+        self._send(
+            Packet(
+                dlid=PERMISSIVE_LID,
+                slid=PERMISSIVE_LID,
+                service=UD,
+                op=SEND,
+                dest_qp=0,
+                psn=pending.tid & 0xFFFFFF,
+                payload=smp.to_bytes(),
+                mtu=256,
+                vl=MANAGEMENT_VL,
+            )
+        )
