@@ -1,0 +1,90 @@
+# What a newcomer types.  Everything runs in .venv, which is made on first use.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# pytest's options, such as PYTEST="-x -k pingpong"
+PYTEST ?=
+FAST   := tests/unit tests/wire tests/scenario tests/prop
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench coverage doctor \
+        fetch install clean
+
+help: ## this list
+	@echo "make TARGET, where TARGET is one of:"
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
+
+demo: $(STAMP) ## two guests exchange RDMA: the whole thing in one go
+	@$(BIN)/vhca demo
+
+test: $(STAMP) ## all tests: without guests first, then those that boot guests
+	@$(BIN)/vhca fetch || echo "guests cannot be booted here; their tests will be skipped, with this reason"
+	$(BIN)/pytest $(FAST) --cov --cov-report=term $(PYTEST)
+	$(BIN)/pytest tests/guest $(PYTEST)
+
+test-fast: $(STAMP) ## the tests that boot no guest (no root, network or KVM)
+	$(BIN)/pytest $(FAST) $(PYTEST)
+
+test-guest: $(STAMP) ## the tests that boot guests
+	$(BIN)/pytest tests/guest $(PYTEST)
+
+coverage: $(STAMP) ## branch coverage of firmware/ by the tests without guests, line by line
+	$(BIN)/pytest $(FAST) --cov --cov-report=term-missing $(PYTEST)
+
+check: lint types imports spelling links pages ## all checks below, no tests
+
+lint: $(STAMP) ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(STAMP) ## rewrite the sources in ruff's format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+imports: $(STAMP) ## which package may import which (import-linter)
+	$(BIN)/lint-imports
+
+spelling: $(STAMP) ## codespell
+	$(BIN)/codespell
+
+links: $(STAMP) ## links between the pages of the documentation
+	$(BIN)/python tests/check_docs.py
+
+pages: $(STAMP) ## docs/formats is what the declarations say
+	$(BIN)/python -m vhca.layout.pages docs/formats --check
+
+bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
+	$(BIN)/python -m tests.bench
+
+doctor: $(STAMP) ## what is there, what is missing, how to get it
+	@$(BIN)/vhca doctor
+
+fetch: $(STAMP) ## fill the cache (QEMU, kernel, guest), for working without a network
+	@$(BIN)/vhca fetch
+
+install: $(STAMP) ## the virtual environment alone
+
+clean: ## remove the virtual environment and what tools left; the cache of fetched parts stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "vhca needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "  -> install one (Debian 12 and 13: apt install python3 python3-venv), or name it: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "Python's venv module is not complete here." >&2; \
+	  echo "  -> apt install python3-venv" >&2; \
+	  exit 1; }
+	@echo "making $(VENV) and installing vhca and its tools (once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),--quiet --progress-bar off) --editable '.[dev]' || { \
+	  echo "pip could not install the tools." >&2; \
+	  echo "  -> look at pip's message above; pip uses the package index that this host is configured for" >&2; \
+	  exit 1; }
+	@touch $@

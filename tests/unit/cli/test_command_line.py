@@ -1,0 +1,189 @@
+"""The command line: what is accepted, what is refused and with which words, which status a command ends with."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vhca.cli import status
+from vhca.cli.main import main, parser, split_at_dashes
+from vhca.cli.options import capture_file, existing_folder, seconds, whole
+from vhca.lab import LabError
+
+COMMANDS = ["demo", "run", "shell", "serve", "doctor", "fetch"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert f"vhca {command}" in text.split("examples:")[1]
+    assert "exit codes:" in text
+    assert "125" in text.split("exit codes:")[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_explained(command: str) -> None:
+    choices = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
+    for action in choices[command]._actions:
+        assert action.help, action.option_strings
+
+
+@pytest.mark.parametrize("words", [["nonsense"], [], ["run", "--guests", "0", "--", "x"], ["run", "ls"], ["serve"]])
+def test_a_wrong_command_line_is_usage(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == status.USAGE
+
+
+@pytest.mark.parametrize("words", [["run"], ["run", "--"]])
+def test_run_without_a_command_says_how(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == status.USAGE
+    assert "vhca run -- ibv_devinfo" in capsys.readouterr().err
+
+
+def test_what_stands_behind_the_dashes_is_the_guests() -> None:
+    assert split_at_dashes(["run", "-q", "--", "sh", "-c", "--", "-v"]) == (["run", "-q"], ["sh", "-c", "--", "-v"])
+    assert split_at_dashes(["doctor"]) == (["doctor"], None)
+
+
+def test_options_are_typed() -> None:
+    got = parser().parse_args(
+        ["run", "--guests", "3", "--timeout", "2m", "--memory", "512", "--cpus", "2", "--each", "--kernel", "6.12"]
+    )
+    assert (got.guests, got.timeout, got.memory, got.cpus, got.each, got.kernel) == (3, 120.0, 512, 2, True, "6.12")
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90.0), ("1.5", 1.5), ("2s", 2.0), ("2m", 120.0), ("1h", 3600.0)])
+def test_times(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "m", "two", "1e999"])
+def test_no_times(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="give seconds"):
+        seconds(text)
+
+
+def test_whole_numbers_have_limits() -> None:
+    convert = whole(1, 64)
+    assert [convert("1"), convert("64")] == [1, 64]
+    for text, words in [("0", "not in 1 .. 64"), ("65", "not in 1 .. 64"), ("1.0", "whole number"), ("", "whole")]:
+        with pytest.raises(argparse.ArgumentTypeError, match=words):
+            convert(text)
+
+
+def test_folders_and_capture_files(tmp_path: Path) -> None:
+    assert existing_folder(str(tmp_path)) == tmp_path
+    assert capture_file(str(tmp_path / "a.pcapng")) == tmp_path / "a.pcapng"
+    with pytest.raises(argparse.ArgumentTypeError, match="no folder"):
+        existing_folder(str(tmp_path / "absent"))
+    with pytest.raises(argparse.ArgumentTypeError, match="must end in"):
+        capture_file(str(tmp_path / "a.pcap"))
+    with pytest.raises(argparse.ArgumentTypeError, match="no folder"):
+        capture_file(str(tmp_path / "absent" / "a.pcapng"))
+
+
+# -- what a command ends with ------------------------------------------------------------------------
+
+
+def _with_execute(monkeypatch: pytest.MonkeyPatch, execute: Callable[[argparse.Namespace], int]) -> None:
+    monkeypatch.setattr("vhca.cli.commands.doctor.execute", execute)
+
+
+def _raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
+    def execute(_: argparse.Namespace) -> int:
+        raise error
+
+    return execute
+
+
+def test_trouble_is_one_message_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_execute(monkeypatch, _raising(LabError("no space", "free some")))
+    assert main(["doctor"]) == status.TROUBLE
+    assert capsys.readouterr().err == "vhca: no space\n  -> free some\n"
+
+
+def test_verbose_shows_where_trouble_came_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_execute(monkeypatch, _raising(LabError("no space")))
+    assert main(["-v", "doctor"]) == status.TROUBLE
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_is_named_and_traced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_execute(monkeypatch, _raising(ZeroDivisionError("x")))
+    assert main(["doctor"]) == status.TROUBLE
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "a fault of vhca" in said
+
+
+def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_execute(monkeypatch, _raising(KeyboardInterrupt()))
+    assert main(["doctor"]) == status.INTERRUPTED
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3), (255, 255), (-9, 137), (-2, 130)])
+def test_status_of_a_command(code: int, expected: int) -> None:
+    assert status.of_command(code) == expected
+
+
+@pytest.mark.parametrize(("codes", "expected"), [([], 0), ([0, 0], 0), ([0, 4, 5], 4), ([-15, 1], 143)])
+def test_status_of_several(codes: list[int], expected: int) -> None:
+    assert status.of_all(codes) == expected
+
+
+# -- doctor and fetch --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["ok", "warn", "fail"])
+def test_doctor_says_what_and_how(
+    level: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vhca.lab.doctor import Finding, Level
+
+    findings = [Finding(Level.OK, "python", "3.11"), Finding(Level(level), "qemu", "seen", "get one")]
+    monkeypatch.setattr("vhca.lab.doctor.check", lambda **_: findings)
+    assert main(["doctor"]) == (1 if level == "fail" else 0)
+    text = capsys.readouterr().out
+    assert "  qemu: get one" in text
+    assert ("MISSING" in text) == (level == "fail")
+    assert text.splitlines()[-1].startswith("guests cannot run here: qemu" if level == "fail" else "guests can run")
+
+
+def test_options_reach_the_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from vhca.cli.options import make_lab
+    from vhca.lab import Progress
+
+    got: dict[str, Any] = {}
+    monkeypatch.setattr("vhca.lab.Lab", lambda **arguments: got.update(arguments))
+    words = ["--guests", "2", "--hcas", "3", "--memory", "700", "--cpus", "4", "--kernel", "bz", "--no-autoload"]
+    words += ["--share", str(tmp_path), "--modules", str(tmp_path), "--keep-logs", "--log-dir", str(tmp_path / "logs")]
+    make_lab(parser().parse_args(["run", *words, "--boot-timeout", "9"]), Progress(quiet=True))
+    assert (got["guests"], got["hcas_per_guest"], got["memory_mib"], got["cpus"]) == (2, 3, 700, 4)
+    assert (got["kernel"], got["autoload"], got["share"], got["modules_dir"]) == ("bz", False, tmp_path, tmp_path)
+    assert (got["keep_logs"], got["log_dir"], got["boot_timeout_s"]) == (True, tmp_path / "logs", 9.0)
+
+
+def test_serve_advises_a_card_of_each_socket() -> None:
+    from types import SimpleNamespace
+
+    from vhca.cli.commands.serve import advice
+
+    text = advice([SimpleNamespace(name="h0", socket_path="/x/h0.sock"), SimpleNamespace(name="h1", socket_path="/y")])
+    assert "2 cards are waiting" in text
+    assert "share=on" in text
+    assert text.count("vfio-user-pci") == 2
+    assert '"path": "/x/h0.sock"' in text

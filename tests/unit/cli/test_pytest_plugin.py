@@ -1,0 +1,151 @@
+"""The pytest plugin, over labs that are stand-ins: what is shared, what is fresh, what a report says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFTEST = """
+import pytest
+import vhca.lab
+from vhca.lab.errors import {errors}
+
+class Agent:
+    def ping(self, timeout_s): pass
+
+class Guest:
+    def __init__(self, name): self.name, self.alive, self.agent = name, True, Agent()
+    console_log = "booting\\nlast words"
+    console_path = "console.log"
+
+class Hca:
+    name = "h0"
+    def counters(self): return {{"packets": 7, "nothing": 0}}
+    def objects(self): return {{"qp": 2}}
+
+class Lab:
+    number = 0
+    def __init__(self, guests=2, kernel="6.19", log_dir=None, progress=None):
+        Lab.number += 1
+        self.number, self.guest_count, self.hcas = Lab.number, guests, [Hca()]
+        self.guests = [Guest(f"g{{i}}") for i in range(guests)]
+    def start(self):
+        {start}
+        return self
+    def mark_failed(self): print("marked failed", self.number)
+    def stop(self, failed=False):
+        with open("stops", "a") as f: f.write(f"{{self.number}} {{failed}}\\n")
+
+vhca.lab.Lab = Lab
+"""
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    return _with_start(pytester, "pass")
+
+
+def _with_start(pytester: pytest.Pytester, start: str) -> pytest.Pytester:
+    pytester.makeconftest(CONFTEST.format(start=start, errors="GuestError, PackageError"))
+    return pytester
+
+
+def _run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
+    pytester.makepyfile(test)
+    return pytester.runpytest_subprocess(
+        "-p", "no:vhca", "-p", "vhca.lab.pytest_plugin", "--strict-markers", *arguments
+    )
+
+
+def test_labs_of_one_configuration_are_shared(suite: pytest.Pytester) -> None:
+    result = _run(
+        suite,
+        """
+        import pytest
+        def test_one(guest_pair, lab): assert [g.name for g in guest_pair] == ["g0", "g1"] and lab.number == 1
+        def test_two(lab): assert lab.number == 1
+        def test_more_guests_than_needed_will_do(guest, lab): assert (guest.name, lab.number) == ("g0", 1)
+        @pytest.mark.vhca(guests=3)
+        def test_other(lab): assert lab.number == 2 and len(lab.guests) == 3
+        @pytest.mark.vhca(guests=1)
+        def test_exactly_one(lab): assert lab.number == 3 and len(lab.guests) == 1
+        @pytest.mark.vhca(fresh=True)
+        def test_fresh(lab): assert lab.number == 4 and len(lab.guests) == 2
+        """,
+    )
+    result.assert_outcomes(passed=6)
+    # the lab used longest ago made room for the third; the fresh one went at once; the rest at the end
+    assert (suite.path / "stops").read_text().split("\n") == ["1 False", "4 False", "2 False", "3 False", ""]
+
+
+def test_a_failed_test_shows_evidence_and_spends_its_lab(suite: pytest.Pytester) -> None:
+    result = _run(suite, "def test_a(lab): assert lab.number == 9\ndef test_b(lab): assert lab.number == 2")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*console of g0 (console.log)*", "last words", "*counters of h0*", "packets = 7"])
+    result.stdout.fnmatch_lines(["live qp = 2"])
+    result.stdout.no_fnmatch_line("nothing = 0")
+    assert (suite.path / "stops").read_text().splitlines()[0] == "1 True"
+
+
+def test_a_lab_whose_guest_died_is_replaced(suite: pytest.Pytester) -> None:
+    test = """
+    def test_kill(lab): lab.guests[1].alive = False
+    def test_next(lab): assert lab.number == 2
+    """
+    _run(suite, test).assert_outcomes(passed=2)
+
+
+def test_a_host_that_cannot_run_guests_skips_and_says_so(pytester: pytest.Pytester) -> None:
+    suite = _with_start(pytester, 'raise PackageError("no mirror", "find one")')
+    test = "def test_a(guest): pass\ndef test_b(guest): pass\ndef test_c(): pass"
+    result = _run(suite, test, "-ra")
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines(["vhca: 2 guest tests were skipped: no mirror", "SKIPPED*cannot run here: no mirror"])
+    _run(suite, test, "--vhca-require-guests").assert_outcomes(passed=1, errors=2)
+
+
+def test_a_guest_that_does_not_boot_is_a_failure(pytester: pytest.Pytester) -> None:
+    suite = _with_start(pytester, 'raise GuestError("g0 does not boot")')
+    _run(suite, "def test_a(guest): pass").assert_outcomes(errors=1)
+
+
+def test_the_marker_guest_selects(suite: pytest.Pytester) -> None:
+    test = """
+    import pytest
+    def test_boots(guest): pass
+    class TestOwn:
+        @pytest.fixture
+        def lab(self): return 1
+        def test_with_a_lab_of_its_own(self, lab): assert lab == 1
+    """
+    _run(suite, test, "-m", "guest").assert_outcomes(passed=1, deselected=1)
+    _run(suite, test, "-m", "not guest").assert_outcomes(passed=1, deselected=1)
+
+
+@pytest.mark.parametrize(("marker", "words"), [("gests=2", "gests"), ("2", "keywords only")])
+def test_a_wrong_marker_is_explained(marker: str, words: str, suite: pytest.Pytester) -> None:
+    result = _run(suite, f"import pytest\n@pytest.mark.vhca({marker})\ndef test_a(lab): pass")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*{words}*"])
+
+
+def test_a_session_without_guests_pays_nothing() -> None:
+    code = (
+        "import sys, pytest, vhca.lab; before = set(sys.modules); import vhca.lab.pytest_plugin;"
+        " print(*sorted(set(sys.modules) - before), 'vhca.chip' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+    )
+    assert done.stdout.split() == ["vhca.lab.pytest_plugin", "False"]

@@ -1,0 +1,90 @@
+"""``vhca run`` over guests that answer from a table."""
+
+from __future__ import annotations
+
+import signal
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.fakes import Answer, FakeLab, FakeProcess
+from vhca.cli.commands import run
+from vhca.cli.main import main
+from vhca.lab import GuestError
+
+
+@pytest.fixture
+def options() -> Namespace:
+    return Namespace(each=False, stdin=False, timeout=None)
+
+
+def _lab(answer: Answer, tmp_path: Path) -> FakeLab:
+    return FakeLab(answer, tmp_path)
+
+
+def test_output_and_status_pass_through(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lab = _lab(lambda name, argv: (5, f"{name} {' '.join(argv)}\n"), tmp_path)
+    monkeypatch.setattr(run, "make_lab", lambda *_: lab)
+    assert main(["run", "-q", "--", "echo", "-n", "x"]) == 5
+    assert capfd.readouterr().out == "g0 echo -n x\n"
+    assert lab.failed
+    assert [len(guest.processes) for guest in lab.guests] == [1, 0]
+    assert lab.guests[0].processes[0].stdin_closed
+
+
+def test_each_prefixes_whole_lines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lab = _lab(lambda name, argv: (0, "one\ntwo"), tmp_path)
+    monkeypatch.setattr(run, "make_lab", lambda *_: lab)
+    assert main(["run", "-q", "--guests", "2", "--each", "--", "x"]) == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == ["g0| one", "g0| two", "g1| one", "g1| two"]
+    assert not lab.failed
+
+
+def test_lines_are_not_torn() -> None:
+    got: list[bytes] = []
+    lines = run.PrefixedLines(got.append, "g0| ")
+    for part in (b"a", b"b\nc", b"", b"\n\nd"):
+        lines(part)
+    assert got == [b"g0| ab\n", b"g0| c\ng0| \n"]
+    lines.end()
+    lines.end()
+    assert got[2:] == [b"g0| d\n"]
+
+
+def test_a_command_that_takes_too_long_is_ended(options: Namespace, tmp_path: Path) -> None:
+    options.timeout = 1e-9
+    lab = _lab(lambda name, argv: (None, ""), tmp_path)
+    assert run.run_in(lab.guests[:1], ["sleep"], options) == 124  # type: ignore[arg-type]
+    assert signal.SIGTERM in lab.guests[0].processes[0].signals
+
+
+def test_ctrl_c_is_passed_on(options: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = _lab(lambda name, argv: (None, ""), tmp_path)
+
+    def interrupted(processes: Sequence[FakeProcess], deadline_s: float | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.run_in(lab.guests[:1], ["sleep"], options)  # type: ignore[arg-type]
+    assert lab.guests[0].processes[0].signals[0] == signal.SIGINT
+
+
+@pytest.mark.parametrize(("error", "code"), [(FileNotFoundError(2, "no"), 127), (PermissionError(13, "no"), 126)])
+def test_a_command_that_cannot_start(options: Namespace, tmp_path: Path, error: OSError, code: int) -> None:
+    def answer(name: str, argv: Sequence[str]) -> tuple[int, str]:
+        raise error
+
+    assert run.run_in(_lab(answer, tmp_path).guests[:1], ["nothing"], options) == code  # type: ignore[arg-type]
+
+
+def test_a_guest_that_dies_is_trouble(options: Namespace) -> None:
+    dead = FakeProcess(["x"], 0, GuestError("g0: the guest's machine has ended"))
+    with pytest.raises(GuestError, match="has ended"):
+        run._wait([dead], None)  # type: ignore[list-item]

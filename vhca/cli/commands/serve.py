@@ -1,0 +1,102 @@
+"""``vhca serve``: the fabric and the cards alone, for people who bring their own virtual machines."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from vhca.cli import status
+from vhca.cli.options import capture_file, whole
+
+NAME: Final = "serve"
+SUMMARY: Final = "run the fabric and the cards alone, for your own QEMU or libvirt"
+DESCRIPTION: Final = """\
+Run cards on one InfiniBand fabric and wait for virtual machines of your own to plug them in, until Ctrl-C.
+
+Each card listens at a unix socket in DIR for one vfio-user client: QEMU 10.1.1 or newer with the device
+vfio-user-pci.  The arguments for each card are printed.  The machine's memory must be shared (memory-backend-memfd
+with share=on), so that the card can reach it.  qemu-scripts/ shows plain QEMU and libvirt."""
+EPILOG: Final = f"""\
+examples:
+  vhca serve --hcas 2 --dir /tmp/ib
+  vhca serve --hcas 1 --dir /tmp/ib --capture ib.pcapng
+  vhca serve --hcas 2 --dir /tmp/ib --quiet &
+
+exit codes:
+  0    stopped by Ctrl-C or SIGTERM
+{status.EPILOG_COMMON}"""
+
+_CHECK_S: Final = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's options."""
+    parser.add_argument(
+        "--hcas", type=whole(1, 64), default=2, metavar="N", help="how many cards (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--dir", type=Path, required=True, metavar="DIR", help="where the sockets are made; created if it is not there"
+    )
+    parser.add_argument(
+        "--capture", type=capture_file, metavar="FILE.pcapng", help="write every InfiniBand packet to this file"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command."""
+    from vhca.cli.racks import RecordedRack
+    from vhca.lab.errors import LabError
+
+    folder: Path = options.dir.expanduser().resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"cannot make {folder}: {error.strerror}", "give a folder of yours with --dir") from error
+    rack = RecordedRack(options.hcas, folder, options.capture)
+    rack.start()
+    try:
+        if not options.quiet:
+            print(advice(rack.hcas), flush=True)
+        wait_for_signal()
+    finally:
+        rack.stop()
+    return status.OK
+
+
+def advice(hcas: Sequence[Any]) -> str:
+    """What to give QEMU for each of these cards."""
+    from vhca.lab.qemu import hca_arguments
+
+    lines = [
+        f"{len(hcas)} card{'s are' if len(hcas) > 1 else ' is'} waiting; Ctrl-C ends.",
+        "QEMU arguments of every machine:",
+        "",
+        "  -machine q35,memory-backend=ram -object memory-backend-memfd,id=ram,size=1G,share=on -m 1G",
+        "",
+        "and of the machine that gets a card:",
+    ]
+    for hca in hcas:
+        lines += ["", f"  # {hca.name}", f"  {shlex.join(hca_arguments(hca.socket_path, 0))}"]
+    return "\n".join(lines) + "\n"
+
+
+def wait_for_signal() -> None:
+    """Wait until Ctrl-C or SIGTERM."""
+    ended = threading.Event()
+
+    def end(_number: int, _frame: object) -> None:
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while not ended.wait(_CHECK_S):  # short waits: Python takes signals only between them
+            pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,134 @@
+"""The ``vhca`` command: reads the command line, runs one command and turns what went wrong into one line and a status.
+
+Assumes nothing of the host: modules that need it are imported by the command that needs them, so ``--help`` works
+everywhere.  Guarantees: no traceback for trouble of the host (``-v`` shows it); exit codes as :mod:`vhca.cli.status`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+
+from vhca import __version__
+from vhca.cli import status
+from vhca.cli.commands import demo, doctor, fetch, run, serve, shell
+
+_COMMANDS = (demo, run, shell, serve, doctor, fetch)
+_DESCRIPTION = """\
+The open virtual ConnectX HCA: InfiniBand adapters in software, for the unmodified mlx5 drivers of Linux guests.
+
+A command with guests boots them in QEMU on one virtual InfiniBand fabric, a card in each, and needs no root and
+no KVM.  Start with `vhca doctor` (what is missing here?) and `vhca demo` (does it all work?)."""
+_EPILOG = """\
+examples:
+  vhca demo
+  vhca run -- ibv_devinfo
+  vhca run --guests 2 -- sh -c 'ping -c1 g1 && ibstat'
+  vhca shell --kernel ~/linux
+  vhca COMMAND --help
+
+environment:
+  VHCA_CACHE           where fetched parts are kept (else $XDG_CACHE_HOME/vhca or ~/.cache/vhca)
+  VHCA_ACCEL           kvm or tcg, instead of finding out
+  VHCA_QEMU            the QEMU to use (10.1.1 or newer); `cache` ignores the host's own
+  VHCA_DEBIAN_MIRROR   the mirror to fetch packages from, instead of the one that the host's apt uses
+  VHCA_KERNEL_ARCHIVE  a kernel archive to use if the packages of a kernel cannot be had"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="vhca", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--version", action="version", version=f"vhca {__version__}")
+    top.add_argument(
+        "-v", "--verbose", action="count", default=0, help="show logs (-v: what happens; -vv: every event), tracebacks"
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in _COMMANDS:
+        command = commands.add_parser(
+            module.NAME,
+            help=module.SUMMARY,
+            description=module.DESCRIPTION,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_argument(
+            "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="show logs and tracebacks"
+        )
+        module.add_arguments(command)
+        command.set_defaults(execute=module.execute)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (without the program's name) and return the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    ours, guest_command = split_at_dashes(words)
+    options = parser().parse_args(ours)
+    options.guest_command = guest_command
+    _configure_logging(options.verbose)
+    try:
+        with _terminated_like_interrupted():
+            return int(options.execute(options))
+    except KeyboardInterrupt:
+        return status.INTERRUPTED
+    except BrokenPipeError:
+        # whoever read our output has gone; keep the interpreter from complaining about it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return status.TROUBLE
+    except Exception as error:
+        return _explain(error, options.verbose)
+
+
+def split_at_dashes(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Cut a command line at its first ``--``: our part, and the guest's (``None`` without ``--``)."""
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _explain(error: Exception, verbose: int) -> int:
+    from vhca.lab.errors import LabError
+
+    if verbose:
+        traceback.print_exception(error)
+    known = isinstance(error, (LabError, OSError)) or type(error).__module__.startswith("vhca.")
+    if not known and not verbose:
+        traceback.print_exception(error)  # a fault of ours: the traceback is what a report needs
+    print(f"vhca: {error}" if known else f"vhca: this is a fault of vhca: {error!r}", file=sys.stderr)
+    return status.TROUBLE
+
+
+def _configure_logging(verbose: int) -> None:
+    level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(relativeCreated)9.0f ms %(name)s: %(message)s", stream=sys.stderr)
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Take SIGTERM and SIGHUP as Ctrl-C, so that guests and logs are cleared away."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {}
+    with contextlib.suppress(ValueError):  # not in the main thread
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

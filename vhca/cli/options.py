@@ -1,0 +1,137 @@
+"""The switches of the front panel: option types, and the options that every command with guests has.
+
+A type either returns a value that fits or raises ``argparse.ArgumentTypeError`` with a sentence for people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vhca.lab import Lab, Progress
+
+DEFAULT_KERNEL = "6.19"
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """A type for whole numbers in ``low`` .. ``high``."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is not in {low} .. {high}")
+        return value
+
+    return convert
+
+
+def seconds(text: str) -> float:
+    """A type for a time that is more than nothing, in seconds; ``90``, ``1.5``, ``2m`` and ``1h`` are understood."""
+    factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
+    try:
+        value = float(text[:-1]) * factor if factor else float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: give seconds such as 90, or 2m, or 1h")
+    return value
+
+
+def existing_folder(text: str) -> Path:
+    """A type for a folder that is there."""
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return path
+
+
+def capture_file(text: str) -> Path:
+    """A type for a pcapng file that can be written: its folder is there and its name ends as it should."""
+    path = Path(text).expanduser()
+    if path.suffix != ".pcapng":
+        raise argparse.ArgumentTypeError(f"{text!r} must end in .pcapng")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path.resolve()
+
+
+def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
+    """Give a command the options that describe guests, their kernel and their cards."""
+    group = parser.add_argument_group("guests")
+    group.add_argument(
+        "--guests", type=whole(1, 64), default=guests, metavar="N", help="how many to boot (default: %(default)s)"
+    )
+    group.add_argument(
+        "--hcas", type=whole(0, 16), default=1, metavar="N", help="cards in each guest (default: %(default)s)"
+    )
+    add_kernel_options(group)
+    group.add_argument(
+        "--memory", type=whole(384, 1 << 20), default=1024, metavar="MIB", help="each guest's (default: %(default)s)"
+    )
+    group.add_argument("--cpus", type=whole(1, 64), default=1, metavar="N", help="each guest's (default: %(default)s)")
+    group.add_argument(
+        "--share", type=existing_folder, metavar="DIR", help="a host folder that every guest sees at /mnt/share"
+    )
+    group.add_argument(
+        "--no-autoload", action="store_true", help="boot without loading mlx5_ib and the RDMA user interfaces"
+    )
+    group.add_argument(
+        "--boot-timeout", type=seconds, default=120.0, metavar="S", help="how long a boot may take (default: 120)"
+    )
+    logs = parser.add_argument_group("evidence")
+    logs.add_argument(
+        "--capture", type=capture_file, metavar="FILE.pcapng", help="write every InfiniBand packet to this file"
+    )
+    logs.add_argument("--keep-logs", action="store_true", help="keep the logs of a run that did not fail, too")
+    logs.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the logs in this folder, always")
+
+
+def add_kernel_options(group: argparse._ActionsContainer) -> None:
+    """Give a command the options that name a kernel."""
+    group.add_argument(
+        "--kernel",
+        default=DEFAULT_KERNEL,
+        metavar="SPEC",
+        help="a version (6.19, fetched as a package), a kernel build tree, a folder or .tar with boot/vmlinuz-* and"
+        " usr/lib/modules/*, or a bzImage (default: %(default)s)",
+    )
+    group.add_argument(
+        "--modules", type=existing_folder, metavar="DIR", help="modules for a bzImage, as installed or in their tree"
+    )
+
+
+def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> Lab:
+    """A lab, not started yet, as the options describe it."""
+    from vhca.lab import Lab
+    from vhca.lab.lab import RackLike
+
+    capture: Path | None = options.capture
+
+    def rack(hcas: int, directory: Path) -> RackLike:
+        from vhca.cli.racks import RecordedRack
+
+        return RecordedRack(hcas, directory, capture)
+
+    return Lab(
+        guests=options.guests,
+        kernel=options.kernel,
+        hcas_per_guest=options.hcas,
+        memory_mib=options.memory,
+        share=options.share,
+        log_dir=options.log_dir,
+        modules_dir=options.modules,
+        cpus=options.cpus,
+        autoload=not options.no_autoload,
+        keep_logs=options.keep_logs,
+        boot_timeout_s=options.boot_timeout,
+        rack_factory=rack,
+        progress=progress,
+        **more,
+    )

@@ -1,0 +1,33 @@
+"""The rack with a protocol analyser beside it: what ``--capture`` adds to a rack of cards."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from vhca.chip.rack import Rack
+
+
+class RecordedRack(Rack):
+    """A rack whose cables are recorded from before the first packet until it stops, if ``capture`` names a file."""
+
+    def __init__(self, hcas: int, directory: Path, capture: Path | None) -> None:
+        super().__init__(hcas, directory)
+        self._capture = capture
+        self._recording = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """See :meth:`vhca.chip.rack.Rack.start`; ``OSError`` if the file cannot be written."""
+        super().start()
+        if self._capture is not None:
+            try:
+                self._recording.enter_context(self.fabric.capture(self._capture))
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """See :meth:`vhca.chip.rack.Rack.stop`; closes the file first."""
+        with contextlib.suppress(TimeoutError):
+            self._recording.close()
+        super().stop()

@@ -1,0 +1,257 @@
+"""The bench as pytest sees it: fixtures that are booted guests, so that a driver test is a few lines.
+
+::
+
+    @pytest.mark.vhca(guests=2, kernel="6.19")
+    def test_ping(guest_pair):
+        server, client = guest_pair
+        assert client.run(["ping", "-c1", server.name]).returncode == 0
+
+Fixtures: ``lab`` (a running :class:`vhca.lab.Lab`), ``guest`` (its first guest), ``guest_pair`` (its first two).
+The marker takes the arguments of ``Lab``, and ``fresh=True`` for a lab of the test's own.  Without it, tests with
+the same arguments share one lab; it is replaced after a failed test, and when a guest of it no longer answers.
+
+Assumes nothing: every pytest run of the environment loads this file, so it imports nothing but pytest until a test
+asks for a guest.  Guarantees: a host that cannot run guests skips these tests, says why and counts them
+(``--vhca-require-guests`` makes that a failure); a failed test's report has the consoles' ends and the cards' counters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vhca.lab.lab import Guest, Lab
+
+_FIXTURES: Final = {"lab": 1, "guest": 1, "guest_pair": 2}
+_MARKERS: Final = (
+    "vhca(guests, kernel, hcas_per_guest, memory_mib, cpus, ..., fresh=False): the lab that the fixtures lab, guest and"
+    " guest_pair give; the arguments are those of vhca.lab.Lab; fresh=True: not shared with other tests",
+    "guest: boots guests (set by itself on tests that use those fixtures)",
+)
+_SHARED_LABS_MAX: Final = 2
+_TAIL_LINES: Final = 30
+_POOL: Final = pytest.StashKey["_Pool"]()
+
+
+class _CannotRun(Exception):
+    """This host cannot run guests; the text says why."""
+
+
+class _Pool:
+    """The labs of a session that tests share."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._shared: dict[str, Lab] = {}  # by configuration, the one used longest ago first
+        self._refused: dict[str, str] = {}  # kernel -> why this host cannot boot it
+        self._number = 0
+        self.skipped: dict[str, int] = {}  # why -> how many tests
+        self.current: Lab | None = None
+
+    def shared(self, wanted: dict[str, Any], least_guests: int) -> Lab:
+        """A running lab of this configuration, booted if there is none.
+
+        Without ``guests`` in it, one that differs only in having more guests than ``least_guests`` will do.
+        """
+        for key, lab in reversed(self._shared.items()):
+            exact = key == _key({"guests": least_guests, **wanted})
+            larger = "guests" not in wanted and key == _key({**wanted, "guests": lab.guest_count})
+            if exact or (larger and lab.guest_count >= least_guests):
+                if _answers(lab):
+                    self._shared[key] = self._shared.pop(key)
+                    return lab
+                self.discard(lab)
+                break
+        while len(self._shared) >= _SHARED_LABS_MAX:
+            self.discard(next(iter(self._shared.values())))
+        arguments = {"guests": least_guests, **wanted}
+        lab = self._shared[_key(arguments)] = self.boot(arguments)
+        return lab
+
+    def boot(self, arguments: dict[str, Any]) -> Lab:
+        """A new running lab; :class:`_CannotRun` if this host cannot run one."""
+        from vhca.lab import Lab, Progress
+        from vhca.lab.errors import ImageError, KernelError, PackageError, QemuError
+
+        kernel = str(arguments.get("kernel", ""))
+        if kernel in self._refused:
+            raise _CannotRun(self._refused[kernel])
+        self._number += 1
+        logs = self._log_dir(arguments)
+        try:
+            lab = Lab(**{"log_dir": logs, "progress": Progress(quiet=True), **arguments})
+        except TypeError as error:
+            raise pytest.UsageError(f"@pytest.mark.vhca: {error}; it takes the arguments of vhca.lab.Lab") from None
+        try:
+            return lab.start()
+        except (PackageError, KernelError, ImageError, QemuError) as error:
+            self._refused[kernel] = str(error)
+            raise _CannotRun(str(error)) from error
+
+    def _log_dir(self, arguments: dict[str, Any]) -> Path:
+        name = re.sub(r"\W+", "-", "-".join(f"{k}-{v}" for k, v in arguments.items()))[:60]
+        return self._folders.mktemp(f"lab-{self._number}-{name}", numbered=False)
+
+    def discard(self, lab: Lab, failed: bool = False) -> None:
+        """Stop a lab; it is not given to further tests."""
+        self._shared = {key: other for key, other in self._shared.items() if other is not lab}
+        lab.stop(failed=failed)
+
+    def close(self) -> None:
+        """Stop all labs."""
+        for lab in list(self._shared.values()):
+            self.discard(lab)
+
+
+def _key(arguments: dict[str, Any]) -> str:
+    return repr(sorted(arguments.items()))
+
+
+def _answers(lab: Lab) -> bool:
+    for guest in lab.guests:
+        try:
+            if not guest.alive:
+                return False
+            guest.agent.ping(10.0)
+        except Exception:
+            return False
+    return True
+
+
+# -- hooks -------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of this plugin."""
+    group = parser.getgroup("vhca", "virtual HCAs in booted guests")
+    group.addoption(
+        "--vhca-require-guests",
+        action="store_true",
+        help="fail, instead of skipping, a test whose guests cannot be booted on this host",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses our fixtures ``guest``, before ``-m`` selects."""
+    for item in items:
+        if item.get_closest_marker("vhca") or any(name in _FIXTURES for name in _ours(item)):
+            item.add_marker("guest")
+
+
+def _ours(item: pytest.Item) -> Iterator[str]:
+    """The names of the fixtures of an item that are this plugin's, and not a test's own of the same name."""
+    info = getattr(item, "_fixtureinfo", None)
+    for name in getattr(item, "fixturenames", ()):
+        definitions = info.name2fixturedefs.get(name) if info is not None else None
+        if definitions and definitions[-1].func.__module__ == __name__:
+            yield name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failed test's report what its guests and cards have to say."""
+    report = yield
+    pool = item.config.stash.get(_POOL, None)
+    if pool is not None and report.failed and pool.current is not None:
+        pool.current.mark_failed()
+        report.sections += _evidence(pool.current)
+        item.stash[_FAILED] = True
+    return report
+
+
+_FAILED: Final = pytest.StashKey[bool]()
+
+
+def _evidence(lab: Lab) -> list[tuple[str, str]]:
+    sections = []
+    for guest in lab.guests:
+        text = "\n".join(guest.console_log.splitlines()[-_TAIL_LINES:])
+        sections.append((f"console of {guest.name} ({guest.console_path})", text))
+    for hca in lab.hcas:
+        try:
+            lines = [f"{name} = {value}" for name, value in sorted(hca.counters().items()) if value]
+            lines += [f"live {kind} = {value}" for kind, value in sorted(hca.objects().items()) if value]
+        except Exception as error:  # a card that cannot be asked must not hide why the test failed
+            lines = [f"cannot be read: {error!r}"]
+        sections.append((f"counters of {hca.name}", "\n".join(lines)))
+    return sections
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how many tests were skipped because guests cannot run, and why."""
+    pool = config.stash.get(_POOL, None)
+    for why, count in (pool.skipped if pool is not None else {}).items():
+        terminalreporter.write_line(f"vhca: {count} guest tests were skipped: {why}", yellow=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the shared labs."""
+    pool = config.stash.get(_POOL, None)
+    if pool is not None:
+        pool.close()
+
+
+# -- fixtures ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A running lab, as the test's marker ``vhca`` describes it; by default two guests with a card each."""
+    pool = request.config.stash.setdefault(_POOL, _Pool(tmp_path_factory))
+    arguments, fresh = _wanted(request)
+    uses = [count for name, count in _FIXTURES.items() if name in request.fixturenames]
+    only_lab = not {"guest", "guest_pair"}.intersection(request.fixturenames)
+    least = 2 if only_lab else max(uses)
+    try:
+        running = pool.boot({"guests": least, **arguments}) if fresh else pool.shared(arguments, least)
+    except _CannotRun as trouble:
+        first_line = str(trouble).splitlines()[0]
+        if request.config.getoption("--vhca-require-guests"):
+            pytest.fail(f"guests cannot run here: {trouble}", pytrace=False)
+        pool.skipped[first_line] = pool.skipped.get(first_line, 0) + 1
+        pytest.skip(f"guests cannot run here: {first_line}")
+    pool.current = running
+    try:
+        yield running
+    finally:
+        pool.current = None
+        failed = request.node.stash.get(_FAILED, False)
+        if fresh or failed:
+            pool.discard(running, failed=failed)
+
+
+def _wanted(request: pytest.FixtureRequest) -> tuple[dict[str, Any], bool]:
+    arguments: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("vhca"))):
+        if marker.args:
+            raise pytest.UsageError("@pytest.mark.vhca takes keywords only, such as guests=2")
+        arguments.update(marker.kwargs)
+    return arguments, bool(arguments.pop("fresh", False))
+
+
+@pytest.fixture
+def guest(lab: Lab) -> Guest:
+    """A booted guest with a card."""
+    return lab.guests[0]
+
+
+@pytest.fixture
+def guest_pair(lab: Lab) -> tuple[Guest, Guest]:
+    """Two booted guests with a card each, on one fabric."""
+    if len(lab.guests) < 2:
+        raise pytest.UsageError("guest_pair takes a lab with guests=2 or more")
+    return lab.guests[0], lab.guests[1]

@@ -1,0 +1,14 @@
+"""The display of a bench: rows of words, in aligned columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table: header, rule, rows.  Every row has as many cells as the header."""
+    everything = [header, *rows]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in everything]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return [line.rstrip() for line in lines]
