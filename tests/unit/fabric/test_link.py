@@ -1,0 +1,168 @@
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.fabric.bench import Bench, Turns
+from vhca.fabric.faults import Action, Fault, FaultInjector
+from vhca.fabric.link import Link
+from vhca.wire.packet import RC, SEND, WRITE, Packet
+
+
+class End:
+    def __init__(self) -> None:
+        self.inbox: list[Packet] = []
+        self.changes: list[bool] = []
+        self.echo: Link | None = None
+
+    def receive(self, packet: Packet) -> None:
+        self.inbox.append(packet)
+        if self.echo is not None:
+            depth = len(self.inbox)
+            self.echo.b.send(packet)
+            assert len(self.inbox) == depth, "delivery is re-entrant"
+
+    def link_changed(self, up: bool) -> None:
+        self.changes.append(up)
+
+
+class LinkBench:
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.later: list[tuple[int, object]] = []
+        self.link = Link(self.turns.call_soon, lambda delay, fn: self.later.append((delay, fn)), "a", "b")
+        self.a, self.b = End(), End()
+        self.link.a.attach(self.a)
+        self.link.b.attach(self.b)
+        self.turns.run()
+
+
+def packet(psn: int, payload: bytes = b"data") -> Packet:
+    return Packet(1, 2, RC, SEND, 3, psn, payload)
+
+
+BURST = Packet(1, 2, RC, WRITE, 3, 0, bytes(1000), 4, mtu=256)
+
+
+def test_order_and_no_reentrance() -> None:
+    bench = LinkBench()
+    bench.b.echo = bench.link
+    for psn in range(5):
+        bench.link.a.send(packet(psn))
+    assert bench.b.inbox == []
+    bench.turns.run()
+    assert [p.psn for p in bench.b.inbox] == [0, 1, 2, 3, 4]
+    assert [p.psn for p in bench.a.inbox] == [0, 1, 2, 3, 4]
+
+
+def test_up_needs_cable_and_both_ends() -> None:
+    bench = LinkBench()
+    assert (bench.link.up, bench.a.changes, bench.b.changes) == (True, [True], [True])
+    bench.link.a.send(packet(0))
+    bench.link.b.set_enabled(False)
+    bench.link.a.send(packet(1))
+    bench.turns.run()
+    assert bench.b.inbox == []
+    assert bench.link.dropped == {"link_down": 2}
+    bench.link.set_plugged(False)
+    bench.link.b.set_enabled(True)
+    bench.turns.run()
+    assert bench.a.changes == [True, False]
+    bench.link.set_plugged(True)
+    bench.link.a.bounce()
+    bench.turns.run()
+    assert bench.b.changes == [True, False, True, False, True]
+
+
+def test_bursts_travel_whole_and_taps_see_them() -> None:
+    bench = LinkBench()
+    seen: list[tuple[str, int]] = []
+    bench.link.taps.append(lambda end, p: seen.append((end.name, p.count)))
+    bench.link.a.send(BURST)
+    bench.turns.run()
+    assert [p.count for p in bench.b.inbox] == [4]
+    assert seen == [("a", 4)]
+
+
+def faulty(*rules: Fault, count: int = 4) -> list[Packet]:
+    injector = FaultInjector(seed=3)
+    injector.rules += rules
+    out: list[Packet] = []
+    for psn in range(count):
+        out += [p for _, p in injector.apply(packet(psn))]
+    return out + injector.flush()
+
+
+def test_each_kind_of_fault() -> None:
+    assert [p.psn for p in faulty(Fault("drop", skip=1, limit=1))] == [0, 2, 3]
+    assert [p.psn for p in faulty(Fault("drop", match=lambda p: p.psn == 3))] == [0, 1, 2]
+    assert [p.psn for p in faulty(Fault("duplicate", limit=1))] == [0, 0, 1, 2, 3]
+    assert [p.psn for p in faulty(Fault("reorder", limit=1))] == [1, 0, 2, 3]
+    assert [p.psn for p in faulty(Fault("reorder", match=lambda p: p.psn == 3))] == [0, 1, 2, 3]
+    damaged = faulty(Fault("corrupt", limit=1))
+    assert not damaged[0].good
+    assert damaged[0].payload != b"data"
+    assert [p.good for p in damaged[1:]] == [True] * 3
+    some = [p.psn for p in faulty(Fault("drop", probability=0.5), count=100)]
+    assert 20 < len(some) < 80
+    assert some == [p.psn for p in faulty(Fault("drop", probability=0.5), count=100)], "seeded"
+
+
+def test_rules_cut_bursts_and_count_losses() -> None:
+    bench = LinkBench()
+    bench.link.a.faults = FaultInjector()
+    bench.link.a.faults.rules.append(Fault("drop", match=lambda p: p.psn == 2))
+    bench.link.a.send(replace(BURST))
+    bench.turns.run()
+    assert [(p.psn, p.count) for p in bench.b.inbox] == [(0, 1), (1, 1), (3, 1)]
+    assert bench.link.dropped == {"fault": 1}
+
+
+def test_delay_uses_the_timer() -> None:
+    bench = LinkBench()
+    bench.link.a.faults = FaultInjector()
+    bench.link.a.faults.rules.append(Fault("delay", delay_ns=500, limit=1))
+    bench.link.a.send(packet(0))
+    bench.link.a.send(packet(1))
+    bench.turns.run()
+    assert [p.psn for p in bench.b.inbox] == [1]
+    delay, fn = bench.later[0]
+    assert delay == 500
+    assert callable(fn)
+    fn()
+    bench.turns.run()
+    assert [p.psn for p in bench.b.inbox] == [1, 0]
+
+
+@given(st.lists(st.sampled_from(["drop", "duplicate", "reorder", "corrupt"]), max_size=4), st.integers(0, 99))
+def test_nothing_is_invented(actions: list[Action], seed: int) -> None:
+    injector = FaultInjector(seed)
+    injector.rules += [Fault(action, probability=0.4) for action in actions]
+    out = [p for _, p in injector.apply(BURST)] + injector.flush()
+    assert {p.psn for p in out} <= {0, 1, 2, 3}
+    if "drop" not in actions:
+        assert {p.psn for p in out} == {0, 1, 2, 3}
+
+
+def test_faults_of_a_fabric_port() -> None:
+    bench = Bench(2)
+    bench.run()
+    a, b = bench.cards
+    bench.fabric.add_fault("hca1", Fault("corrupt"))
+    a.port.send(a.data(b.lid))
+    bench.run()
+    assert [p.good for p in b.inbox] == [False]
+    bench.fabric.clear_faults("hca1")
+    bench.fabric.add_fault("hca0", Fault("reorder"), toward_card=False)
+    a.port.send(a.data(b.lid, psn=7))
+    bench.run()
+    assert len(b.inbox) == 1
+    bench.fabric.clear_faults("hca0")
+    bench.run()
+    assert b.inbox[-1].psn == 7
+    bench.fabric.add_fault("hca0", Fault("delay", delay_ns=1000), toward_card=False)
+    a.port.send(a.data(b.lid, psn=8))
+    bench.run()
+    assert b.inbox[-1].psn == 7
+    bench.pass_time(0.001)
+    assert b.inbox[-1].psn == 8
