@@ -27,6 +27,7 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "retransmission_q_counters": 1,
         "enhanced_error_q_counters": 1,
         "cq_oi": 1,
+        "cq_resize": 1,
         "cq_moderation": 1,
         "block_lb_mc": 1,
         "qkv": 1,

@@ -6,6 +6,7 @@ meet it. A WQE is copied out of guest memory once; what is checked is what is us
 """
 
 import struct
+from itertools import pairwise
 from typing import Final
 
 from firmware.hca import Hca
@@ -42,7 +43,7 @@ class QueueBuffer:
         self._pages = pages
         self._log_page = log_page_bytes
         self._offset = offset_bytes
-        contiguous = all(b - a == page_bytes for a, b in zip(pages, pages[1:], strict=False))
+        contiguous = all(b - a == page_bytes for a, b in pairwise(pages))
         self._linear = pages[0] + offset_bytes if contiguous and pages else -1
 
     @staticmethod
@@ -248,23 +249,27 @@ def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
     index = cq.producer
     size = 1 << cq.log_size
     if index - cq.consumer >= size and not cq.overrun_ignore:
-        _refresh_consumer(hca, cq)
+        refresh_consumer(hca, cq)
         if index - cq.consumer >= size:
             fail_cq(hca, cq, CQ_SYNDROME_OVERRUN)
             return False
-    cqe[0x3F] = cqe[0x3F] & 0xFE | (index >> cq.log_size & 1)
-    slot = index & (size - 1)
-    if cq.cqe_bytes == 64:
-        hca.out.append(EntryWrite(cq.buffer.addr(slot << 6), bytes(cqe)))
-    else:
-        hca.out.append(EntryWrite(cq.buffer.addr(slot << 7) + 64, bytes(cqe)))
-    cq.producer = index + 1
+    write_cqe_entry(hca, cq, cqe)
     hca.count["cqes"] += 1
     if solicited:
         cq.last_solicited = index
     if cq.arm_state != CQ_FIRED and (solicited or cq.arm_state == CQ_ARMED):
         _fire(hca, cq)
     return True
+
+
+def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
+    """Put one CQE at the producer index with its owner bit, and nothing else."""
+    index = cq.producer
+    cqe[0x3F] = (cqe[0x3F] & 0xFE) | (index >> cq.log_size & 1)
+    slot = index & ((1 << cq.log_size) - 1)
+    addr = cq.buffer.addr(slot << 6) if cq.cqe_bytes == 64 else cq.buffer.addr(slot << 7) + 64
+    hca.out.append(EntryWrite(addr, bytes(cqe)))
+    cq.producer = index + 1
 
 
 def cq_doorbell(hca: Hca, cq: Cq, sn_cmd_ci: int) -> None:
@@ -300,7 +305,8 @@ def _fire(hca: Hca, cq: Cq) -> None:
     write_eqe(hca, cq.eq, EVENT_COMPLETION, 0, 0x18, cq.handle.to_bytes(4, "big"))
 
 
-def _refresh_consumer(hca: Hca, cq: Cq) -> None:
+def refresh_consumer(hca: Hca, cq: Cq) -> None:
+    """Read how far the host has come from the CQ's doorbell record; nonsense is ignored."""
     try:
         record = _BE32.unpack(hca.memory.read(cq.dbr_addr, 4))[0] & 0xFFFFFF
     except DmaError:
@@ -331,8 +337,10 @@ __all__ = [
     "fail_cq",
     "parse_scatter_list",
     "post_event",
+    "refresh_consumer",
     "take_receive",
     "take_shared_receive",
     "write_cqe",
+    "write_cqe_entry",
     "write_eqe",
 ]

@@ -4,7 +4,7 @@ from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate
 from firmware.hca import Hca
 from firmware.objects import CQ_FIRED, Cq, Eq
-from firmware.queues import QueueBuffer
+from firmware.queues import QueueBuffer, refresh_consumer, write_cqe_entry
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -22,6 +22,9 @@ EQ_ST_FIRED = 0xA
 MODIFY_PERIOD = 1
 MODIFY_COUNT = 2
 MODIFY_OVERRUN_IGNORE = 4
+OP_MOD_RESIZE = 1
+RESIZE_FIELDS = 7
+CQE_RESIZE = 5
 
 
 @command(Op.CREATE_EQ, cmd.CreateEqIn)
@@ -150,10 +153,13 @@ def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
 
 @command(Op.MODIFY_CQ, cmd.ModifyCqIn)
 def modify_cq(hca: Hca, request: Command[cmd.ModifyCqIn]) -> bytes:
-    """Moderation (op_mod 0) of a completion queue; resize (op_mod 1) is not advertised."""
+    """Moderation (op_mod 0) or a new buffer (op_mod 1) for a completion queue."""
     cq = find_cq(hca, request.view.cqn)
+    if request.op_mod == OP_MOD_RESIZE:
+        _resize(hca, cq, request)
+        return bytes(16)
     if request.op_mod != 0:
-        refuse(Status.BAD_OP, "op_mod 1: cq_resize is not advertised")
+        refuse(Status.BAD_PARAM, "op_mod: 0 modifies, 1 resizes a completion queue")
     select = request.view.modify_field_select_resize_field_select
     if select & ~(MODIFY_PERIOD | MODIFY_COUNT | MODIFY_OVERRUN_IGNORE):
         refuse(Status.BAD_PARAM, "modify_field_select: unknown field")
@@ -167,6 +173,35 @@ def modify_cq(hca: Hca, request: Command[cmd.ModifyCqIn]) -> bytes:
     if select & MODIFY_OVERRUN_IGNORE:
         cq.overrun_ignore = bool(context.oi)
     return bytes(16)
+
+
+def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
+    """The last entry of the old buffer says that the next one is in the new buffer; unread ones must fit there."""
+    caps = hca.capabilities.general
+    if not caps.cq_resize:
+        refuse(Status.BAD_OP, "cq_resize is not advertised")
+    context = request.view.cq_context
+    if request.view.modify_field_select_resize_field_select != RESIZE_FIELDS:
+        refuse(Status.BAD_PARAM, "resize_field_select: size, page offset and page size belong together")
+    if context.log_cq_size > caps.log_max_cq_sz:
+        refuse(Status.LIM_ERR, "log_cq_size exceeds log_max_cq_sz")
+    if request.view.cq_umem_valid:
+        refuse(Status.BAD_PARAM, "cq_umem_valid: user memory objects are not advertised")
+    if context.cqe_sz not in CQE_BYTES or CQE_BYTES[context.cqe_sz] != cq.cqe_bytes:
+        refuse(Status.BAD_PARAM, "cqe_sz: the size of an entry cannot change")
+    if cq.failed:
+        refuse(Status.BAD_RES_STATE, "cq: in error")
+    refresh_consumer(hca, cq)
+    unread = cq.producer - cq.consumer
+    if unread >= 1 << cq.log_size or unread + 1 > 1 << context.log_cq_size:
+        refuse(Status.BAD_SIZE_OUTS_CQES, "log_cq_size: too many unread entries")
+    size_bytes = cq.cqe_bytes << context.log_cq_size
+    buffer = queue_buffer(request.tail, context.log_page_size, context.page_offset, size_bytes)
+    marker = bytearray(64)
+    marker[0x3F] = CQE_RESIZE << 4
+    write_cqe_entry(hca, cq, marker)
+    cq.buffer = buffer
+    cq.log_size = context.log_cq_size
 
 
 def find_cq(hca: Hca, cqn: int) -> Cq:
