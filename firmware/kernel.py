@@ -6,7 +6,7 @@ from firmware import commands
 from firmware.agents import Agents
 from firmware.hca import EVENT_COMMAND, Hca
 from firmware.queues import cq_doorbell, eq_doorbell, post_event
-from firmware.transport import engine
+from firmware.transport.engine import doorbell, packet_in
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
     CommandPosted,
@@ -37,7 +37,7 @@ class Kernel:
         kind = type(event)
         if kind is PacketIn:
             hca.agents.count_received(event.port, event.packet)  # type: ignore[union-attr]
-            engine.packet_in(hca, event.port, event.packet)  # type: ignore[union-attr]
+            packet_in(hca, event.port, event.packet)  # type: ignore[union-attr]
         elif kind is SqDoorbell:
             self._sq_doorbell(event)  # type: ignore[arg-type]
         elif kind is CqDoorbell:
@@ -91,7 +91,7 @@ class Kernel:
             hca.count["sq_doorbell_unknown"] += 1
             return
         hca.count["sq_doorbells"] += 1
-        engine.doorbell(hca, qp)
+        doorbell(hca, qp)
 
     def _cq_doorbell(self, event: CqDoorbell) -> None:
         hca = self.hca
