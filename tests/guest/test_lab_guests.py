@@ -127,6 +127,8 @@ def test_the_share_is_the_same_folder_everywhere(lab: Lab, share: Path) -> None:
     lab.guests[0].run(["sh", "-c", "echo there > /mnt/share/from-g0"], check=True)
     assert lab.guests[1].run(["cat", "/mnt/share/from-g0"], check=True).stdout == "there\n"
     assert (share / "from-g0").read_text() == "there\n"
+    lab.guests[0].run(["cp", "/usr/bin/busybox", "/mnt/share/"], check=True)
+    assert lab.guests[1].run(["/mnt/share/busybox", "echo", "ran"], check=True).stdout == "ran\n"
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def _mirror(cache: Cache, stocked: bool) -> Finding:
         return Finding(Level.OK, "mirror", "not needed: the cache has all that is needed")
     if packages.tools_missing():
         return Finding(Level.FAIL, "mirror", "cannot be asked without apt", "see packages above")
-    store = packages.PackageStore(cache, Progress(quiet=True))
+    store = packages.PackageStore(cache, Progress(quiet=True), "probe")
     store.probe_mirror()
     return Finding(Level.OK, "mirror", f"{store.mirror} answers")
 

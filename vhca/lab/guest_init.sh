@@ -51,6 +51,8 @@ if [ -n "$share" ]; then
         echo "vhca: the shared folder could not be mounted" >/dev/console
 fi
 cd /root
+# a kernel of one's own may have these as modules
+[ -d /sys/class/virtio-ports ] && [ -n "$(ls /sys/class/virtio-ports)" ] || modprobe -q -a virtio_pci virtio_console
 port=
 for place in /sys/class/virtio-ports/*; do
     [ "$(cat "$place/name")" = vhca.agent ] && port=/dev/${place##*/}

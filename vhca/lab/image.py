@@ -74,6 +74,8 @@ _TEXTS: Final = {
 
 #: The modules an image holds, with all they depend on; those a kernel does not have are left out.
 MODULES: Final = (
+    "virtio_console",
+    "virtio_pci",
     "virtio_net",
     "9p",
     "9pnet_virtio",
@@ -128,13 +130,12 @@ def guest_root(cache: Cache, progress: Progress) -> Path:
     """The folder with the guest's packages, fetched and unpacked if it is not there yet."""
 
     def build(place: Path) -> None:
-        store = PackageStore(cache, progress)
+        store = PackageStore(cache, progress, "guest")
         files = store.plan(pins.GUEST_PACKAGES, pins.GUEST_SUITE, pins.GUEST_WITHOUT)
         debs = store.fetch(files, "guest system")
         unpack(debs, place, progress, "unpacking the guest system")
         _compile_python(place, progress)
-        for deb in debs:
-            deb.unlink(missing_ok=True)
+        store.clear()
 
     return cache.obtain("guest-root", guest_root_place(cache).name, build, progress)
 

@@ -85,7 +85,7 @@ def _from_version(version: str, cache: Cache, progress: Progress) -> Kernel:
 
 
 def _fetch_version(version: str, cache: Cache, progress: Progress) -> Kernel:
-    store = PackageStore(cache, progress)
+    store = PackageStore(cache, progress, "kernel")
     pinned = [release for release in pins.KERNELS if matches(version, release)]
     if pinned:
         release = max(pinned, key=_version_key)
@@ -106,8 +106,7 @@ def _fetch_version(version: str, cache: Cache, progress: Progress) -> Kernel:
         unpack(debs, place, progress, f"unpacking kernel {release}")
 
     place = cache.obtain("kernels", release, build, progress)
-    for deb in debs:  # 170 MB that are never needed again
-        deb.unlink(missing_ok=True)
+    store.clear()
     return _from_installed(place, "packages", release)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import secrets
 import shutil
 import socket
@@ -60,6 +59,9 @@ class RackLike(Protocol):
     def stop(self) -> None:
         """Close everything."""
 
+    def wait_active(self, timeout_s: float) -> None:
+        """Wait until the ports of all cards whose host is there are ACTIVE; raise if that takes too long."""
+
 
 #: Called with the number of cards and the folder for sockets and logs.
 RackFactory = Callable[[int, Path], RackLike]
@@ -67,8 +69,9 @@ RackFactory = Callable[[int, Path], RackLike]
 
 def default_rack(hcas: int, directory: Path) -> RackLike:
     """The project's own rack of cards."""
-    rack: RackLike = importlib.import_module("vhca.chip.rack").Rack(hcas, directory)
-    return rack
+    from vhca.chip.rack import Rack
+
+    return Rack(hcas, directory)
 
 
 class Guest:
@@ -163,7 +166,10 @@ class Guest:
             self._qmp.close()
 
     def reboot(self, timeout_s: float | None = None) -> None:
-        """Reboot the guest's kernel and wait until it is up again, drivers loaded as at the first boot."""
+        """Reboot the guest's kernel and wait until it is up again, drivers loaded as at the first boot.
+
+        Ports may still be on their way to ACTIVE then: see :meth:`Lab.wait_active`.
+        """
         boots = self.agent.boots
         process = self.popen(["/usr/bin/busybox", "reboot", "-f"])
         with contextlib.suppress(GuestError, OSError):
@@ -289,7 +295,8 @@ class Lab:
 
         ``log_dir``: where logs go; they stay there.  Without it they go to a temporary folder, removed after
         a run that did not fail unless ``keep_logs``.  ``autoload``: load mlx5_ib and the user interfaces of
-        the RDMA stack in guests that have a card.  ``share``: a host folder that guests see at /mnt/share.
+        the RDMA stack in guests that have a card, and wait for their ports to be ACTIVE.  ``share``: a host
+        folder that guests see at /mnt/share.
         ``boot_timeout_s``: how long a guest may take to boot.
         """
         if guests < 1 or guests > 1000:
@@ -356,6 +363,8 @@ class Lab:
             self._make_folders()
             self._start_rack()
             self._start_guests()
+            if self.autoload:
+                self.wait_active(self.boot_timeout_s)
         except BaseException:
             self.stop(failed=True)
             raise
@@ -406,6 +415,15 @@ class Lab:
                 guest.run(["modprobe", "-a", *HCA_MODULES], timeout_s=self.boot_timeout_s, check=True)
             except GuestError as error:
                 raise guest._explained(error) from None
+
+    def wait_active(self, timeout_s: float = 60.0) -> None:
+        """Wait until the port of every card whose guest is running is ACTIVE; ``GuestError`` if it takes longer."""
+        if self.rack is None:
+            return
+        try:
+            self.rack.wait_active(timeout_s)
+        except Exception as error:
+            raise GuestError(f"the ports did not become ACTIVE: {error} (logs in {self.log_dir})") from error
 
     def stop(self, failed: bool = False) -> None:
         """Take everything down.  ``failed`` keeps the logs.  May be called again, and from any thread."""

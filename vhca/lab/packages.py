@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from vhca.lab.cache import Cache, Progress, free_bytes
+from vhca.lab.cache import Cache, Progress, free_bytes, remove
 from vhca.lab.errors import PackageError
 
 SUITES = ("trixie", "trixie-backports")
@@ -125,11 +125,16 @@ def choose_mirror(rows: Iterable[str]) -> str | None:
 
 
 class PackageStore:
-    """apt with folders of its own, in the cache."""
+    """apt with folders of its own, in the cache.
 
-    def __init__(self, cache: Cache, progress: Progress) -> None:
+    ``shelf`` names where fetched files lie until :meth:`clear`; two processes may use one cache at a time, but
+    not one shelf.
+    """
+
+    def __init__(self, cache: Cache, progress: Progress, shelf: str = "other") -> None:
         self.cache = cache
         self.progress = progress
+        self.shelf = shelf
         self._configured: dict[str, str] | None = None
         self._fresh = False
         self.mirror = ""
@@ -151,7 +156,8 @@ class PackageStore:
         (base / "status").touch()
         ring = keyring()
         options = f" [signed-by={ring}]" if ring else ""
-        (base / "sources.list").write_text("".join(f"deb{options} {self.mirror} {suite} main\n" for suite in SUITES))
+        sources = "".join(f"deb{options} {self.mirror} {suite} main\n" for suite in SUITES)
+        _write_whole(base / "sources.list", sources)
         settings = {
             "Dir::State": base / "state",
             "Dir::State::Lists": base / "lists",
@@ -174,7 +180,7 @@ class PackageStore:
             # apt's own unprivileged user may not enter the cache folder; without this it says so each time
             settings["APT::Sandbox::User"] = "root"
         lines = [f'{name} "{value}";' for name, value in settings.items()]
-        (base / "apt.conf").write_text("\n".join([*self._host_acquire_settings(), *lines]) + "\n")
+        _write_whole(base / "apt.conf", "\n".join([*self._host_acquire_settings(), *lines]) + "\n")
         self._configured = {**os.environ, "APT_CONFIG": str(base / "apt.conf"), "LC_ALL": "C.UTF-8"}
         return self._configured
 
@@ -219,14 +225,17 @@ class PackageStore:
 
     def refresh_index(self) -> None:
         """Fetch the signed index of the suites, unless the one at hand is less than half a day old."""
-        if self._fresh:
-            return
-        self._environment()
+        if not self._fresh:
+            self._environment()
+            with self.cache.lock("apt", lambda: self.progress.step("another run is fetching the package index")):
+                self._refresh_index()
+            self._fresh = True
+
+    def _refresh_index(self) -> None:
         lists = self.cache.path("apt", "lists")
         stamp = self.cache.path("apt", "updated")
         with contextlib.suppress(OSError):
             if time.time() - stamp.stat().st_mtime < _INDEX_MAX_AGE_S and stamp.read_text() == self.mirror:
-                self._fresh = True
                 return
         self.progress.step(f"fetching the package index of {', '.join(SUITES)} (10 MB) from {self.mirror}")
         try:
@@ -237,7 +246,6 @@ class PackageStore:
             self.progress.say(f"  the index could not be renewed, using the one at hand:\n{error}")
         else:
             stamp.write_text(self.mirror)
-        self._fresh = True
 
     # -- what there is -------------------------------------------------------------------------------
     def names(self, prefix: str) -> list[str]:
@@ -285,25 +293,28 @@ class PackageStore:
     # -- fetching ------------------------------------------------------------------------------------
     def fetch(self, files: Sequence[PackageFile], what: str) -> list[Path]:
         """Fetch index packages, all at once, checked by apt; return where they are."""
-        folder = self.cache.folder("debs")
+        folder = self.cache.folder("debs", self.shelf)
         absent = [f for f in files if not _has_size(folder / f.file, f.size_bytes)]
         if absent:
             total = sum(f.size_bytes for f in absent)
             self._announce(what, len(absent), total, folder)
-            with self.cache.lock("debs"):
-                self._download(absent, folder, total, what)
+            self._download(absent, folder, total, what)
         return [folder / f.file for f in files]
+
+    def clear(self) -> None:
+        """Remove the fetched files: what was made of them is in the cache."""
+        remove(self.cache.path("debs", self.shelf))
 
     def fetch_pool(self, files: Sequence[PoolFile], what: str) -> list[Path]:
         """Fetch pool files by name, each checked against its recorded SHA-256; return where they are."""
         self._environment()
-        folder = self.cache.folder("debs")
+        folder = self.cache.folder("debs", self.shelf)
         absent = [f for f in files if not _has_size(folder / f.name, f.size_bytes)]
         if absent:
             self._announce(what, len(absent), sum(f.size_bytes for f in absent), folder)
         for file in absent:
             target = folder / file.name
-            partial = folder / f".part-{os.getpid()}-{file.name}"
+            partial = folder / f".part-{file.name}"
             try:
                 with _growth(self.progress, [partial], file.size_bytes, file.name.split("_")[0]):
                     self._apt(
@@ -324,7 +335,7 @@ class PackageStore:
         return [folder / f.name for f in files]
 
     def _download(self, absent: Sequence[PackageFile], folder: Path, total: int, what: str) -> None:
-        partial = self.cache.folder("apt", "download")
+        partial = self.cache.folder("debs", self.shelf, "partial")
         wanted = [f"{f.name}={f.version}" for f in absent]
         paths = [partial / f.file for f in absent]
         with _growth(self.progress, paths, total, what):
@@ -391,6 +402,13 @@ def _growth(progress: Progress, paths: Sequence[Path], total: int, label: str) -
         finished.set()
         watcher.join()
     progress.bar(label, total, total)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that another process sees the old or the new one, never a part."""
+    beside = path.with_name(f".{path.name}-{os.getpid()}")
+    beside.write_text(text)
+    os.replace(beside, path)
 
 
 def _has_size(path: Path, size_bytes: int) -> bool:

@@ -100,12 +100,11 @@ def find_qemu(cache: Cache, progress: Progress) -> Qemu:
         return found
 
     def build(place: Path) -> None:
-        store = PackageStore(cache, progress)
+        store = PackageStore(cache, progress, "qemu")
         files = store.plan(pins.QEMU_PACKAGES, pins.QEMU_SUITE)
         debs = store.fetch(files, "QEMU")
         unpack(debs, place, progress, "unpacking QEMU")
-        for deb in debs:
-            deb.unlink(missing_ok=True)
+        store.clear()
 
     root = cache.obtain("qemu", package_key(), build, progress)
     libraries = root / _LIBRARIES

@@ -43,6 +43,9 @@ class FakeRack:
         self.calls.append("start")
         (self.folder / "hca0.log").write_text("the card's words")
 
+    def wait_active(self, timeout_s: float) -> None:
+        self.calls.append("wait_active")
+
     def stop(self) -> None:
         self.calls.append("stop")
 

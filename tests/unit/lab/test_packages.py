@@ -66,7 +66,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
 
 @pytest.fixture
 def store(tmp_path: Path, host: FakeHost) -> PackageStore:
-    return PackageStore(Cache(tmp_path / "cache"), Progress(quiet=True))
+    return PackageStore(Cache(tmp_path / "cache"), Progress(quiet=True), "test")
 
 
 def test_apt_gets_settings_of_its_own_and_no_hooks_of_the_host(store: PackageStore, host: FakeHost) -> None:
@@ -90,7 +90,7 @@ def test_apt_gets_settings_of_its_own_and_no_hooks_of_the_host(store: PackageSto
 def test_the_index_is_fetched_once(store: PackageStore, host: FakeHost, tmp_path: Path) -> None:
     store.refresh_index()
     store.refresh_index()
-    PackageStore(Cache(tmp_path / "cache"), Progress(quiet=True)).refresh_index()
+    PackageStore(Cache(tmp_path / "cache"), Progress(quiet=True), "test").refresh_index()
     assert sum("update" in call for call in host.calls()) == 1
 
 
