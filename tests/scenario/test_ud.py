@@ -4,10 +4,10 @@ import os
 import struct
 
 import pytest
-from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
 
 from firmware.objects import MulticastGroup
 from firmware.transport.qp import SQER
+from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeGrh, CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
@@ -143,7 +143,7 @@ def test_bad_key_is_a_local_protection_error() -> None:
 
 @pytest.mark.parametrize("opcode", [WqeOpcode.RDMA_WRITE, WqeOpcode.RDMA_READ, WqeOpcode.UMR, 0x77])
 def test_unknown_opcode_is_a_queue_pair_operation_error(opcode: int) -> None:
-    world, a, b = ud_pair()
+    _world, a, _b = ud_pair()
     index = a.post(opcode, bytes(64))
     (done,) = a.send_cq.poll()
     assert (done.kind, done.counter, done.syndrome) == (CqeOpcode.REQ_ERR, index, CqeSyndrome.LOCAL_QP_OP_ERR)
@@ -259,8 +259,8 @@ def test_qp1_names_itself_one_and_carries_its_partition() -> None:
 
 
 def test_send_only_gsi_queue_pair_names_qp1_as_its_source() -> None:
-    world, a, b = ud_pair()
-    (c, d) = management(world, ST_QP1)
+    world, a, _b = ud_pair()
+    (_c, d) = management(world, ST_QP1)
     d.post_recv(d.buffer(296), 296)
     a.qp.context.deth_sqpn = 1
     a.qp.q_key = 0x80010000
@@ -270,7 +270,7 @@ def test_send_only_gsi_queue_pair_names_qp1_as_its_source() -> None:
 
 
 def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> None:
-    world, a, b = ud_pair()
+    world, _a, b = ud_pair()
     assert b.apply(Op.QP_2ERR) == 0
     assert b.recv_cq.poll() == []
     index = b.post_recv()
@@ -282,7 +282,7 @@ def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> Non
     assert [(c.kind, c.syndrome) for c in b.send_cq.poll()] == [(CqeOpcode.REQ_ERR, CqeSyndrome.WR_FLUSH_ERR)]
     assert b.qp.state == ERR
     assert b.apply(Op.QP_2RST) == 0
-    assert world.b.hca.timers.next_deadline() is None or world.pass_time(3_000_000) is None
+    world.pass_time(3_000_000)
     assert b.recv_cq.poll() == []
 
 
@@ -300,7 +300,7 @@ def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> Non
     ],
 )
 def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter: str) -> None:
-    world, a, b = ud_pair()
+    world, _a, b = ud_pair()
     fields = {"dlid": 2, "slid": 1, "service": UD, "op": SEND, "dest_qp": b.qpn, "psn": 0, "payload": bytes(256),
               "qkey": 0x1234, **change}  # fmt: skip
     world.wire(world.a, Packet(**fields))  # type: ignore[arg-type]

@@ -264,7 +264,8 @@ class Card:
         """Run one step of the firmware and carry out its effects."""
         hca = self.hca
         hca.now_ns = self.world.now_ns
-        hca.out = out = []
+        out: list[Effect] = []
+        hca.out = out
         action()
         for effect in out:
             self.effects.append(effect)
@@ -386,7 +387,7 @@ class End:
         self.to_rts(**{k: v for k, v in fields.items() if k in rts})
 
     def post(self, opcode: int, segments: bytes = b"", imm: int = 0, ce: int = 2, fence: int = 0, se: int = 0,
-             ring: bool = True, **override: int) -> int:  # fmt: skip
+             ring: int = True, **override: int) -> int:  # fmt: skip
         """Write a WQE of control segment and `segments`, and ring; returns its index."""
         segments += bytes(-len(segments) % 16)
         fields = {"wqe_index": self.sq_posted & 0xFFFF, "opcode": opcode, "qpn": self.qpn,
@@ -395,7 +396,7 @@ class End:
         wqe += bytes(-len(wqe) % 64)
         return self.post_raw(wqe, ring)
 
-    def post_raw(self, wqe: bytes, ring: bool = True) -> int:
+    def post_raw(self, wqe: bytes, ring: int = True) -> int:
         """Write blocks into the ring as they are."""
         assert self.qp.sq is not None
         size = 1 << self.qp.sq.log_size
@@ -470,7 +471,7 @@ class End:
 
 def describe(packet: Packet) -> str:
     """One line for the ladder."""
-    names = ("SEND", "WRITE", "READ_REQ", "READ_RESP", "ACK", "ATOMIC_ACK", "CMP_SWAP", "FETCH_ADD")
+    names = ("SEND", "WRITE", "READ_REQ", "READ_RESP", "ACK", "ATOMIC_ACK", "CMP_SWAP", "FETCH_ADD", "OP8?")
     place = ("F" if packet.start else "") + ("L" if packet.end else "")
     extra = f" syn={packet.syndrome:#04x} msn={packet.msn}" if packet.op in (3, 4, 5) else ""
     ask = " ask" if packet.ack_req else ""
