@@ -89,6 +89,10 @@ class Rig:
         for _ in range(4):
             self.loop.run_once(0)
 
+    def loop_is_idle(self) -> bool:
+        """Tell whether no callback would run: a closed socket left in the loop would spin."""
+        return not self.loop.run_once(0)
+
     def connect(self) -> Client:
         """Return a new client that has not said anything yet."""
         ours, theirs = socket.socketpair()

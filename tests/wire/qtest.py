@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from vhca.vfio_user.server import SelectLoop, Server
 
@@ -31,25 +30,23 @@ class QemuProgram:
 
 def find_qemu() -> QemuProgram | str:
     """Return a QEMU with the vfio-user client, or the reason why there is none. Downloads nothing."""
-    own = os.environ.get("VHCA_QEMU") or "qemu-system-x86_64"
-    program = shutil.which(own)
-    candidates = [] if program is None else [QemuProgram((program,))]
-    for candidate in candidates:
-        if _has_client(candidate):
-            return candidate
-    return "no QEMU >= 10.1.1"
+    from vhca.lab import cache, qemu
+
+    store = cache.Cache()
+    found = qemu.host_qemu()
+    if found is None and store.path("qemu", qemu.package_key()).exists():
+        found = qemu.find_qemu(store, cache.Progress(quiet=True))
+    if found is None:
+        return "no QEMU >= 10.1.1 on this host or in the cache"
+    return QemuProgram(tuple(found.command), dict(found.environment))
 
 
-def _has_client(qemu: QemuProgram) -> bool:
-    done = subprocess.run(
-        [*qemu.command, "-device", "help"],
-        env={**os.environ, **qemu.environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return '"vfio-user-pci"' in done.stdout
+class QemuEnded(Exception):
+    """QEMU is gone; ``status`` is its exit status, negative for a signal."""
+
+    def __init__(self, status: int, log: str) -> None:
+        super().__init__(f"QEMU ended with status {status}:\n{log}")
+        self.status = status
 
 
 class ServerThread:
@@ -107,7 +104,7 @@ class Qtest:
             stderr=subprocess.STDOUT,
         )
         try:
-            self._files = [_accept(listener, self.process).makefile("rw") for listener in listeners]
+            self._files = [self._accept(listener) for listener in listeners]
             self._qtest, self._qmp = self._files
             self._read_qmp()
             self.qmp("qmp_capabilities")
@@ -141,21 +138,46 @@ class Qtest:
         """Wait for QEMU's end and return its status, negative for a signal."""
         return self.process.wait(ANSWER_TIMEOUT_S)
 
+    def _accept(self, listener: socket.socket) -> TextIO:
+        with listener:
+            listener.settimeout(0.05)
+            for _ in range(int(ANSWER_TIMEOUT_S * 20)):
+                with contextlib.suppress(TimeoutError):
+                    sock, _ = listener.accept()
+                    sock.settimeout(ANSWER_TIMEOUT_S)
+                    with sock:
+                        return sock.makefile("rw")
+                if self.process.poll() is not None:
+                    raise QemuEnded(self.process.returncode, self.log())
+        raise TimeoutError("QEMU did not connect")
+
+    def _send(self, file: TextIO, line: str) -> None:
+        try:
+            file.write(line + "\n")
+            file.flush()
+        except ConnectionError:
+            raise QemuEnded(self.wait(), self.log()) from None
+
+    def _receive(self, file: TextIO) -> str:
+        try:
+            line = file.readline()
+        except ConnectionError:
+            line = ""
+        if not line:
+            raise QemuEnded(self.wait(), self.log())
+        return line
+
     # --- qtest ---------------------------------------------------------------------------------------
 
     def command(self, text: str) -> list[str]:
         """Send one qtest command and return the words of its answer after OK."""
-        self._qtest.write(text + "\n")
-        self._qtest.flush()
+        self._send(self._qtest, text)
         while True:
-            line = self._qtest.readline()
-            if not line:
-                raise EOFError(f"QEMU is gone after {text!r}:\n{self.log()}")
-            words = line.split()
+            words = self._receive(self._qtest).split()
             # an interrupt of the machine may be reported in between
             if words[0] == "OK":
                 return words[1:]
-            assert words[0] == "IRQ", line
+            assert words[0] == "IRQ", words
 
     def _value(self, text: str) -> int:
         return int(self.command(text)[0], 16)
@@ -193,16 +215,12 @@ class Qtest:
     # --- QMP -----------------------------------------------------------------------------------------
 
     def _read_qmp(self) -> dict[str, Any]:
-        line = self._qmp.readline()
-        if not line:
-            raise EOFError(f"QEMU is gone:\n{self.log()}")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = json.loads(self._receive(self._qmp))
         return answer
 
     def qmp(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Run a QMP command and return its answer: a dict with ``return`` or ``error``."""
-        self._qmp.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
-        self._qmp.flush()
+        self._send(self._qmp, json.dumps({"execute": command, "arguments": arguments}))
         while True:
             answer = self._read_qmp()
             if "event" not in answer:
@@ -236,23 +254,3 @@ def _listen(path: Path) -> socket.socket:
     sock.bind(str(path))
     sock.listen(1)
     return sock
-
-
-def _accept(listener: socket.socket, process: subprocess.Popen[bytes]) -> socket.socket:
-    with listener:
-        listener.settimeout(0.1)
-        for _ in range(int(ANSWER_TIMEOUT_S * 10)):
-            with contextlib.suppress(TimeoutError):
-                sock, _ = listener.accept()
-                sock.settimeout(ANSWER_TIMEOUT_S)
-                return sock
-            if process.poll() is not None:
-                raise EOFError(f"QEMU ended with {process.returncode} before it connected")
-    raise TimeoutError("QEMU did not connect")
-
-
-@contextlib.contextmanager
-def served(server: Server) -> Iterator[Server]:
-    """Run a server in a thread."""
-    with ServerThread(server):
-        yield server

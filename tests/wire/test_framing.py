@@ -220,6 +220,13 @@ def test_too_many_descriptors_are_refused_and_closed(rig: Rig, client: Client) -
     assert open_fds() == before
 
 
+def test_the_own_socket_as_a_descriptor_does_not_keep_the_connection_open(rig: Rig, client: Client) -> None:
+    client.send_raw(map_message(0)[:7], [client.sock.fileno()])
+    client.close()
+    rig.step()
+    assert not rig.server.connected
+
+
 def test_descriptors_of_an_unfinished_message_are_closed_with_the_connection(rig: Rig, client: Client) -> None:
     with closing(*eventfds(2)) as fds:
         before = open_fds()

@@ -18,6 +18,7 @@ import errno
 import os
 import select
 import socket
+import stat
 import time
 from collections import Counter
 from typing import Final
@@ -44,6 +45,11 @@ _MSG_PEEK: Final = int(socket.MSG_PEEK)
 _MSG_CTRUNC: Final = int(socket.MSG_CTRUNC)
 WRITE_HEAD_SIZE: Final = HEADER_SIZE + proto.REGION_ACCESS.size
 WRITE_8_SIZE: Final = WRITE_HEAD_SIZE + 8
+
+
+def is_eventfd(fd: int) -> bool:
+    """Tell whether ``fd`` is an eventfd."""
+    return os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:[eventfd]"
 
 
 class Connection:
@@ -155,7 +161,10 @@ class Connection:
                 fds = array.array("i")
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
                 self._fds.extend(fds)
-        if flags & _MSG_CTRUNC or len(self._fds) > proto.MAX_MSG_FDS:
+        too_many = flags & _MSG_CTRUNC or len(self._fds) > proto.MAX_MSG_FDS
+        # A socket, kept in wait for the rest of its message, could be the client's end of this very
+        # connection, which then would never end.
+        if too_many or not all(stat.S_ISREG(os.fstat(fd).st_mode) or is_eventfd(fd) for fd in self._fds):
             self._fds_bad = True
             self._drop_fds()
         return count

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from vhca.vfio_user.connection import Connection
+from vhca.vfio_user.connection import Connection, is_eventfd
 from vhca.vfio_user.device import Device
 from vhca.vfio_user.dma import DmaTable
 from vhca.vfio_user.irqs import IrqTable
@@ -70,8 +70,19 @@ class Server:
     holds for their methods.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, device: Device, *, dma_timeout_s: float = 5.0):
-        """Prepare a server for the socket ``path``; None if clients only come by :meth:`adopt`."""
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        device: Device,
+        *,
+        dma_timeout_s: float = 5.0,
+        session_type: type[Session] = Session,
+    ) -> None:
+        """Prepare a server for the socket ``path``; None if clients only come by :meth:`adopt`.
+
+        ``dma_timeout_s`` bounds the wait for the reply to a DMA message. ``session_type`` may be a subclass
+        that records commands or answers them with errors on purpose.
+        """
         if len(device.regions) < 8 or len(device.irq_counts) < 3:
             raise VfioUserError("a PCI device has at least 8 regions and 3 interrupt indices")
         self.device = device
@@ -80,6 +91,7 @@ class Server:
         self.dma = DmaTable()
         self.irqs = IrqTable(device.irq_counts, _signal_eventfd, os.close)
         self._dma_timeout_s = dma_timeout_s
+        self._session_type = session_type
         self._loop: Loop | None = None
         self._listener: socket.socket | None = None
         self._connection: Connection | None = None
@@ -96,6 +108,7 @@ class Server:
         if self.path is not None:
             self._listener = _listen(self.path)
             loop.add_reader(self._listener, self._accept)
+            log.info("%s: listening", self.path)
 
     def adopt(self, sock: socket.socket) -> None:
         """Serve a client that is connected already; a second one is turned away.
@@ -111,12 +124,12 @@ class Server:
             return
         self.counters["clients"] += 1
         self._log_lines = 0
-        session = Session(
+        session = self._session_type(
             self.device,
             self.dma,
             self.irqs,
             close_fd=os.close,
-            check_eventfd=_is_eventfd,
+            check_eventfd=_check_eventfd,
             log=self._log,
             counters=self.counters,
         )
@@ -210,12 +223,14 @@ class SelectLoop:
         """See :class:`Loop`."""
         self._selector.unregister(fileobj)
 
-    def run_once(self, timeout_s: float | None = None) -> None:
-        """Wait for one wake-up and run its callbacks."""
-        for key, _ in self._selector.select(timeout_s):
+    def run_once(self, timeout_s: float | None = None) -> bool:
+        """Wait for one wake-up and run its callbacks; return whether there was one."""
+        events = self._selector.select(timeout_s)
+        for key, _ in events:
             # An earlier callback of this wake may have closed the socket.
             if key.fd in self._selector.get_map():
                 key.data()
+        return bool(events)
 
     def close(self) -> None:
         """Release the selector."""
@@ -259,14 +274,11 @@ def _remove_stale(path: Path) -> None:
     raise VfioUserError(f"{path}: another server listens there")
 
 
-def _is_eventfd(fd: int) -> bool:
+def _check_eventfd(fd: int) -> bool:
     """Tell whether ``fd`` is an eventfd, and make sure that writing to it cannot block."""
-    try:
-        if os.readlink(f"/proc/self/fd/{fd}") != "anon_inode:[eventfd]":
-            return False
-        os.set_blocking(fd, False)
-    except OSError:
+    if not is_eventfd(fd):
         return False
+    os.set_blocking(fd, False)
     return True
 
 
