@@ -80,13 +80,13 @@ class ConfigSpace:
             if following > CAPABILITIES_END:
                 raise PciConfigError(f"no room for capability {capability.name}")
             last = position == len(capabilities) - 1
+            if isinstance(capability, MsixCapability):
+                _check_msix(capability, header.bars)
+                self.msix = capability
             self.offsets[capability.name] = at
             registers.append(Register(f"{capability.name}.id", at, 1, reset=capability.id))
             registers.append(Register(f"{capability.name}.next", at + 1, 1, reset=0 if last else following))
             registers.extend(capability.registers(at))
-            if isinstance(capability, MsixCapability):
-                _check_msix(capability, header.bars)
-                self.msix = capability
             at = following
         try:
             self.registers = RegisterSpace(CONFIG_SIZE, registers, self._strobe)
