@@ -1,7 +1,10 @@
-"""A protocol analyser on the cables: writes what passes as pcapng, link type 247 (InfiniBand, LRH to VCRC).
+"""A protocol analyser on the cables: writes what passes as pcapng, whole packets from LRH to VCRC.
 
 Each tapped port is an interface of the file; direction is that of the card (outbound: the card sent it). Bursts are cut
 into packets and CRCs computed here. Times are in ns.
+
+Wireshark knows InfiniBand inside extensible records (ERF, as hardware analysers write) but not as the link type of its
+own, 247, that is registered for it. So records are ERF unless the bare link type is asked for.
 """
 
 from collections.abc import Callable
@@ -13,6 +16,7 @@ from vhca.wire.ib import encode, split
 from vhca.wire.packet import Packet
 
 LINKTYPE_INFINIBAND: Final = 247
+LINKTYPE_ERF: Final = 197
 INBOUND: Final = 1
 OUTBOUND: Final = 2
 
@@ -24,11 +28,16 @@ _OPT_IF_NAME: Final = 2
 _OPT_IF_TSRESOL: Final = 9
 _OPT_EPB_FLAGS: Final = 2
 _OPT_USER_APPLICATION: Final = 4
-_MAX_BYTES: Final = 8 + 40 + 12 + 28 + 4096 + 6
+_ERF_TYPE_INFINIBAND: Final = 21
+_ERF_VARYING_LENGTH: Final = 4
+_ERF_HEADER_BYTES: Final = 16
+_MAX_BYTES: Final = _ERF_HEADER_BYTES + 8 + 40 + 12 + 28 + 4096 + 6
 
 _U32: Final = Struct("<I")
 _OPTION: Final = Struct("<HH")
 _PACKET: Final = Struct("<IIIII")
+_ERF_TIME: Final = Struct("<Q")
+_ERF_REST: Final = Struct(">BBHHH")
 
 
 def _padded(data: bytes) -> bytes:
@@ -44,10 +53,18 @@ def _block(kind: int, body: bytes) -> bytes:
     return _U32.pack(kind) + _U32.pack(size) + body + _U32.pack(size)
 
 
-class Capture:
-    """One capture file."""
+def _erf(now_ns: int, size: int) -> bytes:
+    """The record header in front of a packet: time in 2**-32 s, type, length with header, loss, length."""
+    seconds, ns = divmod(now_ns, 1_000_000_000)
+    stamp = _ERF_TIME.pack((seconds << 32 | (ns << 32) // 1_000_000_000) & 0xFFFFFFFFFFFFFFFF)
+    return stamp + _ERF_REST.pack(_ERF_TYPE_INFINIBAND, _ERF_VARYING_LENGTH, size + _ERF_HEADER_BYTES, 0, size)
 
-    def __init__(self, path: Path | str, timestamp_ns: Callable[[], int]) -> None:
+
+class Capture:
+    """One capture file; `link_type` is LINKTYPE_ERF or LINKTYPE_INFINIBAND."""
+
+    def __init__(self, path: Path | str, timestamp_ns: Callable[[], int], link_type: int = LINKTYPE_ERF) -> None:
+        self.link_type = link_type
         self.path = Path(path)
         self.packets = 0
         self._timestamp_ns = timestamp_ns
@@ -61,7 +78,7 @@ class Capture:
         number = self._interfaces.get(name)
         if number is None:
             number = self._interfaces[name] = len(self._interfaces)
-            body = Struct("<HHI").pack(LINKTYPE_INFINIBAND, 0, _MAX_BYTES)
+            body = Struct("<HHI").pack(self.link_type, 0, _MAX_BYTES)
             options = _option(_OPT_IF_NAME, name.encode()) + _option(_OPT_IF_TSRESOL, b"\x09") + _option(0, b"")
             self._write(_block(_INTERFACE, body + options))
         return number
@@ -77,6 +94,8 @@ class Capture:
         options += _option(0, b"")
         for part in split(packet):
             raw = encode(part)
+            if self.link_type == LINKTYPE_ERF:
+                raw = _erf(now, len(raw)) + raw
             head = _PACKET.pack(interface, now >> 32 & 0xFFFFFFFF, now & 0xFFFFFFFF, len(raw), len(raw))
             self._write(_block(_ENHANCED_PACKET, head + _padded(raw) + options))
             self.packets += 1

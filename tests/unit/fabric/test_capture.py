@@ -1,0 +1,218 @@
+"""Captures are read back by decoders that share no code with vhca: tshark, and scapy for transport headers."""
+
+import shutil
+import struct
+import subprocess
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.unit.fabric.bench import Bench
+from vhca.fabric.capture import INBOUND, LINKTYPE_ERF, LINKTYPE_INFINIBAND, OUTBOUND, Capture
+from vhca.wire import ib
+from vhca.wire.icrc import icrc
+from vhca.wire.packet import (
+    ACKNOWLEDGE,
+    ATOMIC_ACKNOWLEDGE,
+    COMPARE_SWAP,
+    FETCH_ADD,
+    RC,
+    READ_REQUEST,
+    READ_RESPONSE,
+    SEND,
+    UC,
+    UD,
+    WRITE,
+    Grh,
+    Packet,
+)
+
+TSHARK = shutil.which("tshark")
+needs_tshark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed: no independent decoder")
+
+GID_A = bytes.fromhex("fe800000000000000000000000000001")
+GID_B = bytes.fromhex("fe800000000000000000000000000002")
+SAMPLES = [
+    Packet(2, 1, RC, SEND, 0x11, 1, b"hello", ack_req=True),
+    Packet(2, 1, RC, SEND, 0x11, 2, b"x" * 600, 3, mtu=256, immediate=0xDEAD),
+    Packet(2, 1, RC, WRITE, 0x11, 5, b"y" * 512, 2, mtu=256, va=0x1122334455667788, rkey=0x99, dma_length=512),
+    Packet(2, 1, RC, WRITE, 0x11, 7, b"z" * 3, immediate=7, va=0x1000, rkey=5, dma_length=3, grh=Grh(GID_A, GID_B)),
+    Packet(2, 1, RC, READ_REQUEST, 0x11, 8, va=0x2000, rkey=6, dma_length=700),
+    Packet(1, 2, RC, READ_RESPONSE, 0x12, 8, b"r" * 700, 3, mtu=256, syndrome=0x1F, msn=4),
+    Packet(1, 2, RC, ACKNOWLEDGE, 0x12, 12, syndrome=0x60, msn=5),
+    Packet(2, 1, RC, COMPARE_SWAP, 0x11, 13, va=0x3000, rkey=7, swap_add=8, compare=9),
+    Packet(2, 1, RC, FETCH_ADD, 0x11, 14, va=0x3000, rkey=7, swap_add=1),
+    Packet(1, 2, RC, ATOMIC_ACKNOWLEDGE, 0x12, 13, syndrome=0x1F, msn=6, original=10),
+    Packet(2, 1, UC, WRITE, 0x21, 1, b"u" * 4096, mtu=4096, va=1, rkey=2, dma_length=4096),
+    Packet(2, 1, UD, SEND, 0x31, 1, b"datagram", qkey=0x1234, src_qp=0x32, grh=Grh(GID_A, GID_B, 1, 2, 3)),
+    Packet(2, 1, UD, SEND, 0x31, 1, b"datagram", qkey=0x1234, src_qp=0x32, immediate=3),
+]
+
+
+def blocks(data: bytes) -> list[tuple[int, bytes]]:
+    out, at = [], 0
+    while at < len(data):
+        kind, size = struct.unpack_from("<II", data, at)
+        assert size % 4 == 0
+        assert struct.unpack_from("<I", data, at + size - 4)[0] == size
+        out.append((kind, data[at + 8 : at + size - 4]))
+        at += size
+    return out
+
+
+def fields(path: Path, *names: str) -> list[dict[str, str]]:
+    """The named fields of each frame, and whether it is malformed. One run: tshark takes a second to start."""
+    assert TSHARK is not None
+    wanted = [*names, "_ws.malformed"]
+    # Payloads here are noise; guesses that they are RPC would call them malformed.
+    command = [TSHARK, "-n", "--disable-protocol", "rpcordma", "-r", str(path), "-T", "fields"]
+    command += [part for name in wanted for part in ("-e", name)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    rows = [dict(zip(wanted, line.split("\t"), strict=True)) for line in result.stdout.splitlines()]
+    assert [row for row in rows if row["_ws.malformed"]] == []
+    return rows
+
+
+def numbers(rows: list[dict[str, str]], *names: str) -> list[tuple[int, ...]]:
+    """The rows that have the first of these fields, as numbers."""
+    return [tuple(int(row[name], 0) for name in names) for row in rows if row[names[0]]]
+
+
+@pytest.fixture
+def sample_capture(tmp_path: Path) -> Path:
+    path = tmp_path / "samples.pcapng"
+    capture = Capture(path, lambda: 1_700_000_000_123_456_789)
+    one, two = capture.interface("hca0"), capture.interface("hca1")
+    for number, packet in enumerate(SAMPLES):
+        capture.record(one if number % 2 else two, packet, OUTBOUND if number % 2 else INBOUND, "note")
+    capture.close()
+    capture.close()
+    capture.record(one, SAMPLES[0], INBOUND)
+    return path
+
+
+def test_file_structure(sample_capture: Path) -> None:
+    found = blocks(sample_capture.read_bytes())
+    assert [kind for kind, _ in found[:3]] == [0x0A0D0D0A, 1, 1]
+    assert struct.unpack_from("<H", found[1][1])[0] == LINKTYPE_ERF
+    parts = [part for packet in SAMPLES for part in ib.split(packet)]
+    frames = [body for kind, body in found if kind == 6]
+    assert len(frames) == len(parts)
+    for body, part in zip(frames, parts, strict=True):
+        interface, high, low, captured, size = struct.unpack_from("<IIIII", body)
+        assert captured == size
+        assert high << 32 | low == 1_700_000_000_123_456_789
+        raw = ib.encode(part)
+        assert body[36 : 20 + size] == raw
+        stamp, kind, _, record_size, _, wire_size = struct.unpack(">8sBBHHH", body[20:36])
+        assert (kind, record_size, wire_size) == (21, len(raw) + 16, len(raw))
+        assert stamp[4:] == (1_700_000_000).to_bytes(4, "little")
+        flags = body[20 + size + (-size & 3) :]
+        assert struct.unpack_from("<HHI", flags) == (2, 4, 2 if interface == 0 else 1)
+
+
+def test_bare_link_type(tmp_path: Path) -> None:
+    capture = Capture(tmp_path / "bare.pcapng", lambda: 0, LINKTYPE_INFINIBAND)
+    capture.record(capture.interface("hca0"), SAMPLES[0], OUTBOUND)
+    capture.close()
+    (_, interface), (_, frame) = blocks(capture.path.read_bytes())[1:]
+    assert struct.unpack_from("<H", interface)[0] == 247
+    raw = ib.encode(SAMPLES[0])
+    assert frame[20 : 20 + len(raw)] == raw
+
+
+@needs_tshark
+def test_tshark_reads_every_header(sample_capture: Path) -> None:
+    parts = [part for packet in SAMPLES for part in ib.split(packet)]
+    lrh_bth = [f"infiniband.{name}" for name in ("lrh.slid", "lrh.dlid", "bth.opcode", "bth.destqp", "bth.psn")]
+    # tshark shows address and key of atomics in the same fields, so the length tells a RETH.
+    reth = ["infiniband.reth.dmalen", "infiniband.reth.va", "infiniband.reth.r_key"]
+    aeth = ["infiniband.aeth.syndrome", "infiniband.aeth.msn"]
+    deth = ["infiniband.deth.q_key", "infiniband.deth.srcqp"]
+    grh = ["infiniband.grh.sgid", "infiniband.grh.dgid"]
+    crcs = ["infiniband.invariant.crc", "infiniband.variant.crc"]
+    names = [*lrh_bth, "infiniband.bth.padcnt", *reth, *aeth, *deth, *grh, *crcs, "frame.interface_name"]
+    rows = fields(sample_capture, *names)
+    assert numbers(rows, *lrh_bth, "infiniband.bth.padcnt") == [
+        (p.slid, p.dlid, ib.opcode_of(p).code, p.dest_qp, p.psn, -len(p.payload) & 3) for p in parts
+    ]
+    assert numbers(rows, *crcs) == [
+        (int.from_bytes(raw[-6:-2], "big"), int.from_bytes(raw[-2:], "big")) for raw in map(ib.encode, parts)
+    ]
+    assert {row["frame.interface_name"] for row in rows} == {"hca0", "hca1"}
+    assert numbers(rows, *reth) == [
+        (512, 0x1122334455667788, 0x99),
+        (3, 0x1000, 5),
+        (700, 0x2000, 6),
+        (4096, 1, 2),
+    ]
+    assert numbers(rows, *aeth) == [(0x1F, 4), (0x1F, 4), (0x60, 5), (0x1F, 6)]
+    assert numbers(rows, *deth) == [(0x1234, 0x32)] * 2
+    assert [tuple(row[name] for name in grh) for row in rows if row[grh[0]]] == [("fe80::1", "fe80::2")] * 2
+
+
+@needs_tshark
+def test_tshark_reads_a_subnet_coming_up(tmp_path: Path) -> None:
+    bench = Bench(2)
+    path = tmp_path / "sweep.pcapng"
+    capture = bench.fabric.capture(path)
+    bench.run()
+    late = bench.add_card()
+    bench.run()
+    a, b = bench.cards
+    a.port.send(a.data(b.lid, b"ping"))
+    late.port.send(Packet(a.lid, late.lid, RC, SEND, 0x40, 2, b"x" * 1000, 4, mtu=256))
+    bench.run()
+    capture.flush()
+    assert blocks(path.read_bytes())
+    bench.fabric.stop_capture(capture)
+    a.port.send(a.data(b.lid, b"not recorded"))
+    bench.run()
+    bench.fabric.close()
+    assert not a.port.link.taps
+    mad = [f"infiniband.mad.{name}" for name in ("mgmtclass", "method", "attributeid")]
+    rows = fields(path, *mad, "infiniband.portinfo.lid", "infiniband.smpdirected.hopcount")
+    assert len(rows) == capture.packets
+    assert {(0x81, 1, 0x10), (0x81, 1, 0x11), (0x81, 2, 0x15)} <= set(numbers(rows, *mad))
+    sets = [row for row in rows if row[mad[1]] and int(row[mad[1]], 0) == 2 and row["infiniband.portinfo.lid"]]
+    assert {lid for (lid,) in numbers(sets, "infiniband.portinfo.lid")} == {a.lid, b.lid, late.lid}
+
+
+def test_scapy_agrees_on_base_and_ack_headers() -> None:
+    roce = pytest.importorskip("scapy.contrib.roce", reason="scapy is not installed: no independent decoder")
+    for packet in SAMPLES:
+        for part in ib.split(packet):
+            raw = ib.encode(part)
+            offset = 8 if part.grh is None else 48
+            bth = roce.BTH(raw[offset:-2])
+            assert (bth.opcode, bth.dqpn, bth.psn, bth.pkey, bth.padcount, bth.ackreq) == (
+                ib.opcode_of(part).code,
+                part.dest_qp,
+                part.psn,
+                part.pkey,
+                -len(part.payload) & 3,
+                part.ack_req,
+            )
+            if part.grh is not None:
+                grh = roce.GRH(raw[8:48])
+                assert (grh.ipver, grh.nexthdr, grh.paylen) == (6, 0x1B, len(raw) - 50)
+                assert grh.sgid.to_bytes(16, "big") == part.grh.sgid
+            if part.op == ACKNOWLEDGE:
+                assert (bth[roce.AETH].syndrome, bth[roce.AETH].msn) == (part.syndrome, part.msn)
+
+
+def test_scapy_computes_the_same_icrc() -> None:
+    """A RoCEv2 frame has IPv6 and UDP where InfiniBand has a GRH: scapy's CRC checks the masks of both."""
+    roce = pytest.importorskip("scapy.contrib.roce", reason="scapy is not installed: no independent decoder")
+    from scapy.layers.inet6 import UDP, IPv6
+
+    frame = IPv6(src="fe80::1", dst="fe80::2", hlim=3, tc=5) / UDP(sport=1, dport=4791)
+    wire = bytes(frame / roce.BTH(opcode=4, dqpn=0x11, psn=9, becn=1) / b"0123456789abcdef")
+    ip, udp, bth, crc = wire[:40], wire[40:48], wire[48:-4], wire[-4:]
+    # Undo UDP's eight bytes: CRC of the frame as it is, then of the same bytes without UDP, by zlib alone.
+    masked = b"\xff" * 8 + b"\x6f\xff\xff\xff" + ip[4:7] + b"\xff" + ip[8:]
+    transport = bth[:4] + b"\xff" + bth[5:]
+    assert zlib.crc32(masked + udp[:6] + b"\xff\xff" + transport).to_bytes(4, "little") == crc
+    assert icrc(b"\x00\x03" + bytes(6) + ip + bth) == zlib.crc32(masked + transport)
