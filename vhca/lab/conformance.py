@@ -1,0 +1,230 @@
+"""The conformance run: rdma-core's own suite, file by file, on the card and on Soft-RoCE.
+
+``python -m vhca.lab.conformance`` writes docs/conformance/rdma-core.md and rdma-core.json.  Ends with 0 if the
+card has no failure and every skip is explained, with 1 if not, with 2 if the bench itself is in trouble.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from vhca.lab.cache import Cache, Progress
+from vhca.lab.conformance_bench import DEVICES, HCA, Bench, suite_files
+from vhca.lab.conformance_report import markdown, unexplained
+from vhca.lab.conformance_results import OUTCOMES, DeviceRun, FileRun, RecordError, load, regressions, to_json
+from vhca.lab.errors import LabError
+from vhca.lab.kernels import DEFAULT_SPEC
+
+OUTPUT: Final = Path(__file__).resolve().parents[2] / "docs" / "conformance"
+RECORD: Final = "rdma-core.json"
+PAGE: Final = "rdma-core.md"
+
+#: The files that ``--fast`` runs, and why: together they use each kind of object and transport once or more, and
+#: leave out what is slow, what is only skipped on InfiniBand, and what another file shows as well.
+FAST: Final = {
+    "test_addr": "address handles and query of GIDs",
+    "test_atomic": "responder resources, RC, XRC and the access rights of atomics",
+    "test_cq": "completion queues: creation at the limits, resize",
+    "test_cq_events": "arming, interrupts and solicited events",
+    "test_cqex": "extended completions, RC, UD and XRC",
+    "test_device": "capabilities, port attributes, device memory",
+    "test_mlx5_devx": "commands passed through by user space",
+    "test_mlx5_raw_wqe": "work requests built by hand",
+    "test_mr": "registration, re-registration, memory windows, device memory",
+    "test_pd": "protection domains",
+    "test_qp": "queue pairs of every type and all attributes of modify and query",
+    "test_qpex": "every work request through the extended interface",
+    "test_srq": "shared receive queues, limit and resize",
+}
+
+
+@dataclass(slots=True)
+class Settings:
+    """What a run was asked for."""
+
+    devices: Sequence[str] = DEVICES
+    only: Sequence[str] = ()
+    matching: str = ""
+    fast: bool = False
+    compare: bool = False
+    kernel: str = DEFAULT_SPEC
+    output: Path = OUTPUT
+    log_dir: Path | None = None
+    test_timeout_s: float = 60.0
+    seed: str = "0"
+    verbose: bool = False
+
+    @property
+    def partial(self) -> bool:
+        """Does it run less than everything?  Then nothing is written."""
+        return bool(self.only or self.matching or self.fast or self.compare)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What is wrong with a run; nothing, if all lists are empty."""
+
+    failures: list[str] = field(default_factory=list)
+    unexplained: list[str] = field(default_factory=list)
+    regressions: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Is nothing wrong?"""
+        return not (self.failures or self.unexplained or self.regressions)
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """Turn a command line into settings."""
+    parser = argparse.ArgumentParser(
+        prog="python -m vhca.lab.conformance",
+        description="Run rdma-core's own test suite in a guest, on the card and on Soft-RoCE.",
+        epilog="A full run writes docs/conformance; with --fast, --only, --matching or --compare nothing is written.",
+    )
+    parser.add_argument("--device", choices=DEVICES, action="append", help="only this device (default: both)")
+    parser.add_argument("--only", metavar="FILE", action="append", default=[], help="only this file, such as test_mr")
+    parser.add_argument("--matching", metavar="TEXT", default="", help="only tests whose id contains TEXT")
+    parser.add_argument("--fast", action="store_true", help="only the files chosen for every change, on the card only")
+    parser.add_argument("--compare", action="store_true", help="fail on anything worse than the stored outcomes")
+    parser.add_argument("--kernel", default=DEFAULT_SPEC, metavar="SPEC", help="kernel of the guests")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where page and record are")
+    parser.add_argument("--log-dir", type=Path, metavar="DIR", help="where console and device logs go, and stay")
+    parser.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="longest time for one test")
+    parser.add_argument("--seed", default="0", help="what the suite's random choices depend on")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print whole tracebacks, not the last line")
+    options = parser.parse_args(arguments)
+    devices = tuple(options.device or ((HCA,) if options.fast else DEVICES))
+    return Settings(
+        devices,
+        [name.removesuffix(".py") for name in options.only],
+        options.matching,
+        options.fast,
+        options.compare,
+        options.kernel,
+        options.output,
+        options.log_dir,
+        options.test_timeout,
+        options.seed,
+        options.verbose,
+    )
+
+
+def choose_files(settings: Settings, present: Sequence[str]) -> list[str]:
+    """The files to run.  Raises :class:`LabError` for a name that the suite does not have."""
+    wanted = list(settings.only) or (list(FAST) if settings.fast else list(present))
+    if absent := sorted(set(wanted) - set(present)):
+        raise LabError(f"the suite has no file {', '.join(absent)}", f"choose from {', '.join(present)}")
+    return wanted
+
+
+def judge(run: DeviceRun, stored: DeviceRun | None, compare: bool) -> Verdict:
+    """Say what is wrong.  With ``compare`` what failed before may fail again; Soft-RoCE, a baseline, always may."""
+    verdict = Verdict(unexplained=unexplained(run))
+    if compare:
+        if stored is None:
+            verdict.regressions.append(f"there is no stored outcome for {run.device}: run without --compare first")
+        else:
+            verdict.regressions += regressions(stored, run)
+    elif run.device == HCA:
+        verdict.failures += [f"{name}: {test.outcome}: {test.gist}" for name, test in run.tests().items() if test.bad]
+        verdict.failures += [f"{file.name}: {file.crash}" for file in run.files.values() if file.crash]
+    return verdict
+
+
+def line_of(file: FileRun, number: int, count: int) -> str:
+    """The line of progress for a finished file."""
+    counts = ", ".join(f"{file.count(outcome)} {outcome}" for outcome in OUTCOMES if file.count(outcome))
+    crash = f"  [{file.crash}]" if file.crash else ""
+    return f"  {number:2d}/{count} {file.name:22s} {file.seconds:6.1f} s  {counts or 'no test'}{crash}"
+
+
+def run_device(device: str, settings: Settings, cache: Cache, say: Callable[[str], None]) -> DeviceRun:
+    """Run the chosen files on one device, printing a line for each."""
+    progress = Progress()
+    files = choose_files(settings, suite_files(cache, progress))
+    run = DeviceRun(device)
+    bench = Bench(
+        device,
+        kernel=settings.kernel,
+        log_dir=settings.log_dir,
+        test_timeout_s=settings.test_timeout_s,
+        seed=settings.seed,
+        progress=progress,
+        cache=cache,
+        say=say,
+    )
+    say(f"{device}: booting a guest")
+    with bench:
+        run.about = bench.about
+        say(f"{device}: {bench.device_name} is up, {', '.join(f'{k} {v}' for k, v in sorted(bench.about.items()))}")
+        for number, name in enumerate(files, 1):
+            if not bench.usable():
+                bench.replace_guest()
+            file = run.files[name] = bench.run_file(name, settings.matching)
+            say(line_of(file, number, len(files)))
+            for test_id, test in file.tests.items():
+                if test.bad:
+                    say(f"       {test.outcome} {test_id}: {test.reason if settings.verbose else test.gist}")
+    return run
+
+
+def write(settings: Settings, runs: dict[str, DeviceRun]) -> None:
+    """Write page and record; a device that was not run keeps what is stored of it."""
+    settings.output.mkdir(parents=True, exist_ok=True)
+    merged = {**load(settings.output / RECORD), **runs}
+    ordered = [merged[device] for device in DEVICES if device in merged]
+    (settings.output / RECORD).write_text(to_json(ordered), encoding="utf-8")
+    (settings.output / PAGE).write_text(markdown(merged), encoding="utf-8")
+
+
+def report(verdict: Verdict, say: Callable[[str], None]) -> None:
+    """Print what is wrong."""
+    for heading, lines in (
+        ("failed", verdict.failures),
+        ("skipped without an explanation (add one to vhca/lab/conformance_skips.py)", verdict.unexplained),
+        ("worse than before", verdict.regressions),
+    ):
+        if lines:
+            say(f"{heading}: {len(lines)}")
+            for line in lines:
+                say(f"  {line}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    settings = parse(arguments)
+    started_s = time.monotonic()
+    runs: dict[str, DeviceRun] = {}
+    good = True
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    try:
+        stored = load(settings.output / RECORD)
+        for device in settings.devices:
+            run = runs[device] = run_device(device, settings, Cache(), say)
+            verdict = judge(run, stored.get(device), settings.compare)
+            totals = run.totals()
+            counts = ", ".join(f"{totals[outcome]} {outcome}" for outcome in OUTCOMES if totals[outcome])
+            say(f"{device}: {totals.total()} tests: {counts}")
+            report(verdict, say)
+            good = good and verdict.good
+    except (LabError, RecordError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not settings.partial:
+        write(settings, runs)
+        say(f"written: {settings.output / PAGE}, {settings.output / RECORD}")
+    say(f"{time.monotonic() - started_s:.0f} s")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""The key to the skips: why each test of rdma-core that does not run on a device cannot run there.
+
+Data, with the one function that looks it up.  The first entry that fits wins; a skip that no entry fits is
+*unexplained*, which makes a conformance run fail.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+#: A real ConnectX with an InfiniBand port skips the test as well.
+NOT_ON_IB: Final = "no real ConnectX on IB does this"
+#: A real ConnectX does it and this one does not; ``gap`` is its heading in docs/limits.md.
+GAP: Final = "gap"
+#: Soft-RoCE, the baseline, cannot do it.
+NOT_IN_SOFT_ROCE: Final = "not in Soft-RoCE"
+
+
+@dataclass(slots=True, frozen=True)
+class Explanation:
+    """Why tests are skipped: ``reason`` is matched from the start of the skip's text, ``tests`` anywhere in the id."""
+
+    device: str  # "hca", "soft-roce", or "" for both
+    reason: str
+    kind: str
+    text: str
+    tests: str = ""
+    gap: str = ""
+
+    def fits(self, device: str, test_id: str, reason: str) -> bool:
+        """Does this explain that skip?"""
+        return (
+            self.device in ("", device)
+            and re.match(self.reason, reason) is not None
+            and re.search(self.tests, test_id) is not None
+        )
+
+    @property
+    def line(self) -> str:
+        """The explanation in one line."""
+        if self.kind == GAP:
+            return f'gap: {self.text}, see docs/limits.md, "{self.gap}"'
+        return f"{self.kind}: {self.text}"
+
+
+_ANY_HARDWARE: Final = (
+    Explanation("", r"Can not run the test over non EFA device", NOT_ON_IB, "the test is for Amazon's EFA"),
+    Explanation("", r"Not supported on non EFA devices", NOT_ON_IB, "the test is for Amazon's EFA"),
+    Explanation("", r"cuda-python", NOT_ON_IB, "the memory is that of an NVIDIA GPU, which the machine has not"),
+    Explanation(
+        "",
+        r"Device /dev/dri/renderD\d+ is not present",
+        NOT_ON_IB,
+        "the memory is a dma-buf of an AMD or Intel GPU, which the machine has not",
+    ),
+)
+
+_SOFT_ROCE: Final = tuple(
+    Explanation("soft-roce", reason, NOT_IN_SOFT_ROCE, text)
+    for reason, text in (
+        (r"Can not run the test over non MLX5 device", "the test is for mlx5 devices"),
+        (r"Could not open mlx5 context \(This is not an MLX5 device\)", "the test is for mlx5 devices"),
+        (r"PCI device must be passed", "the test is for a ConnectX behind vfio-pci"),
+        (r"Device memory is not supported", "it has no memory of its own"),
+        (r"Create XRCD is not supported", "it has no XRC"),
+        (r"Create QP type 8 is not supported", "it has no raw packet QPs"),
+        (r"Create Raw Packet QP with", "it has no raw packet QPs"),
+        (r"Create Extended CQ is not supported", "its completions carry no time stamps"),
+        (r"Extended CQ is not supported", "it has no tag matching"),
+        (r"Query device real time is not supported", "it has no clock"),
+        (r"Rereg MR is not supported", "its user-space provider cannot re-register"),
+        (r"Parent Domain is not supported", "its user-space provider has no parent domains"),
+        (r"ODP implicit is not supported", "it pages on demand, but not whole address spaces"),
+        (r"Create player of OdpRC is not supported", "it does not take the huge page flag of a registration"),
+        (r"Advise MR with flags", "its user-space provider does not pass the advice on to the kernel"),
+        (r"Importing a device is not supported", "its user-space provider cannot import"),
+    )
+)
+
+_HCA: Final = (
+    Explanation(
+        "hca",
+        r"Create (QP type 8|Raw Packet QP)",
+        NOT_ON_IB,
+        "raw packets are Ethernet frames",
+    ),
+    Explanation(
+        "hca", r"To Create RAW QP must be done by root on Ethernet", NOT_ON_IB, "raw packets are Ethernet frames"
+    ),
+    Explanation("hca", r"Must be run by root on Ethernet link layer", NOT_ON_IB, "flow steering of Ethernet frames"),
+    Explanation(
+        "hca", r"Must be run on Ethernet link layer with Eswitch on", NOT_ON_IB, "switching of Ethernet frames"
+    ),
+    Explanation("hca", r"Link layer of port=1 is", NOT_ON_IB, "the test is for RoCE"),
+)
+
+EXPLANATIONS: Final = (*_ANY_HARDWARE, *_SOFT_ROCE, *_HCA)
+
+
+def explain(device: str, test_id: str, reason: str) -> Explanation | None:
+    """The explanation of a skip, or ``None``."""
+    return next((entry for entry in EXPLANATIONS if entry.fits(device, test_id, reason)), None)
