@@ -7,13 +7,17 @@ Wireshark knows InfiniBand inside extensible records (ERF, as hardware analysers
 own, 247, that is registered for it. So records are ERF unless the bare link type is asked for.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
+from struct import error as StructError
 from typing import IO, Final
 
 from vhca.wire.ib import encode, split
 from vhca.wire.packet import Packet
+
+log = logging.getLogger(__name__)
 
 LINKTYPE_INFINIBAND: Final = 247
 LINKTYPE_ERF: Final = 197
@@ -67,6 +71,7 @@ class Capture:
         self.link_type = link_type
         self.path = Path(path)
         self.packets = 0
+        self.unencodable = 0
         self._timestamp_ns = timestamp_ns
         self._file: IO[bytes] | None = self.path.open("wb")
         self._interfaces: dict[str, int] = {}
@@ -92,8 +97,14 @@ class Capture:
         if comment:
             options += _option(_OPT_COMMENT, comment.encode())
         options += _option(0, b"")
-        for part in split(packet):
-            raw = encode(part)
+        try:
+            frames = [encode(part) for part in split(packet)]
+        except (ValueError, StructError):
+            # A card sent what no wire could carry: its own trouble, which recording must not make worse.
+            self.unencodable += packet.count
+            log.exception("cannot record %r", packet)
+            return
+        for raw in frames:
             if self.link_type == LINKTYPE_ERF:
                 raw = _erf(now, len(raw)) + raw
             head = _PACKET.pack(interface, now >> 32 & 0xFFFFFFFF, now & 0xFFFFFFFF, len(raw), len(raw))

@@ -150,7 +150,7 @@ class SwitchPort:
         counters = self.counters
         counters.rcv_data += words
         counters.rcv_pkts += packet.count
-        if is_multicast(packet.dlid):
+        if packet.dlid >= MULTICAST_LID_FIRST and packet.dlid != PERMISSIVE_LID:
             counters.multicast_rcv_pkts += packet.count
 
     def transmit(self, packet: Packet, words: int) -> None:
@@ -158,7 +158,7 @@ class SwitchPort:
         counters = self.counters
         counters.xmit_data += words
         counters.xmit_pkts += packet.count
-        if is_multicast(packet.dlid):
+        if packet.dlid >= MULTICAST_LID_FIRST and packet.dlid != PERMISSIVE_LID:
             counters.multicast_xmit_pkts += packet.count
         if self.end is not None:
             self.end.send(packet)

@@ -264,29 +264,29 @@ def mtu_for(size_bytes: int) -> int:
     raise ValueError(f"{size_bytes} bytes do not fit any MTU")
 
 
+# Extended headers in bytes by (service, op, start, end), without immediate or IETH.
+_EXTENDED_BYTES: Final = {
+    (row.service, row.op, row.start, row.end): row.headers_size_bytes
+    for row in OPCODES
+    if row is not None and not row.immediate and not row.invalidate
+}
+
+
 def wire_size_bytes(packet: Packet) -> int:
     """Bytes from LRH to VCRC of all packets of a packet or burst, for counters and rates; costs no encoding."""
     count = packet.count
     size = len(packet.payload)
+    service, op, start, end = packet.service, packet.op, packet.start, packet.end
+    extended = _EXTENDED_BYTES.get
     total = (26 if packet.grh is None else 66) * count + size + (-size & 3)
+    if end and (packet.immediate is not None or packet.invalidate_rkey is not None):
+        total += 4
     if count == 1:
-        return total + _extended_bytes(packet, packet.start, packet.end)
-    total += _extended_bytes(packet, packet.start, False) + _extended_bytes(packet, False, packet.end)
+        return total + extended((service, op, start, end), 0)
+    total += extended((service, op, start, False), 0) + extended((service, op, False, end), 0)
     if count > 2:
-        total += (count - 2) * _extended_bytes(packet, False, False)
+        total += (count - 2) * extended((service, op, False, False), 0)
     return total
-
-
-def _extended_bytes(packet: Packet, start: bool, end: bool) -> int:
-    row = lookup(
-        packet.service,
-        packet.op,
-        start,
-        end,
-        end and packet.immediate is not None,
-        end and packet.invalidate_rkey is not None,
-    )
-    return 0 if row is None else row.headers_size_bytes
 
 
 def split(packet: Packet) -> list[Packet]:

@@ -116,6 +116,9 @@ def test_file_structure(sample_capture: Path) -> None:
 def test_bare_link_type(tmp_path: Path) -> None:
     capture = Capture(tmp_path / "bare.pcapng", lambda: 0, LINKTYPE_INFINIBAND)
     capture.record(capture.interface("hca0"), SAMPLES[0], OUTBOUND)
+    capture.record(0, Packet(2, 1, UD, WRITE, 0x11, 1), OUTBOUND)
+    capture.record(0, Packet(2, 1, RC, SEND, 0x11, 1 << 40), OUTBOUND)
+    assert (capture.packets, capture.unencodable) == (1, 2)
     capture.close()
     (_, interface), (_, frame) = blocks(capture.path.read_bytes())[1:]
     assert struct.unpack_from("<H", interface)[0] == 247
