@@ -201,9 +201,9 @@ class Guest:
         self.client = client
         self.next_id = 0
 
-    def answer(self, command: int, payload: bytes = b"", *, code: int = 0) -> None:
+    def answer(self, command: int, payload: bytes = b"", *, code: int | None = None) -> None:
         message_id, self.next_id = self.next_id, self.next_id + 1
-        if code:
+        if code is not None:
             self.client.post_raw(proto.error_reply(message_id, command, code))
         else:
             self.client.post_raw(proto.reply(message_id, command, payload))
@@ -288,12 +288,21 @@ def test_an_access_across_a_file_and_messages(rig: Rig, client: Client) -> None:
         assert rig.server.dma.view(PAGE, 4) is None
 
 
-@pytest.mark.parametrize("code", [errno.ENODEV, errno.E2BIG, errno.ENOSYS])
-def test_the_client_refuses(rig: Rig, client: Client, code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "meaning"),
+    [
+        (errno.ENODEV, errno.ENODEV),
+        (errno.E2BIG, errno.E2BIG),
+        (errno.ENOSYS, errno.ENOSYS),
+        (0xFFFFFFFF, errno.EIO),
+        (0, errno.EIO),
+    ],
+)
+def test_the_client_refuses(rig: Rig, client: Client, code: int, meaning: int) -> None:
     client.dma_map(0, PAGE)
     guest = Guest(client)
     guest.answer(Command.DMA_READ, code=code)
-    with pytest.raises(DmaError, match=os.strerror(code)):
+    with pytest.raises(DmaError, match=os.strerror(meaning)):
         rig.server.dma.read(0, 4)
     guest.answer_read(0, b"1234")
     assert rig.server.dma.read(0, 4) == b"1234"

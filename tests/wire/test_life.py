@@ -106,6 +106,14 @@ def test_a_client_that_does_not_read_is_dropped(rig: Rig, client: Client, monkey
     assert not rig.server.connected
 
 
+def test_slow_handlers_are_counted(rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.region_read(0, 0, 4)
+    assert rig.server.counters["slow_wake"] == 0
+    monkeypatch.setattr("vhca.vfio_user.connection.SLOW_WAKE_S", 0.0)
+    client.region_read(0, 0, 4)
+    assert rig.server.counters["slow_wake"] == 1
+
+
 def test_replies_survive_a_full_socket(rig: Rig, client: Client) -> None:
     """Large replies, read slowly by another thread than the server's."""
     rig.device.regions[0].size = 1 << 20

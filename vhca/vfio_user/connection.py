@@ -30,7 +30,7 @@ from vhca.vfio_user.session import Outgoing, Session
 
 CHUNK_SIZE: Final = 64 << 10
 """Bytes taken from the socket in one read."""
-READS_PER_WAKE: Final = 64
+READS_PER_WAKE: Final = 16
 """Reads before other users of the loop get their turn."""
 DMA_PIECE_SIZE: Final = 64 << 10
 """Bytes in one DMA message; QEMU cuts off a longer reply than its socket buffer takes at once."""
@@ -39,6 +39,8 @@ MAX_NESTED_DMA: Final = 8
 MAX_LOST_REPLIES: Final = 64
 """Replies that came too late, or never, before the client is given up."""
 SEND_TIMEOUT_S: Final = 1.0
+SLOW_WAKE_S: Final = 1.0
+"""QEMU gives up on a reply after 5 s, and its whole machine stands still until then."""
 
 _FDS_SPACE: Final = socket.CMSG_SPACE(proto.MAX_MSG_FDS * 4)
 _MSG_PEEK: Final = int(socket.MSG_PEEK)
@@ -86,11 +88,14 @@ class Connection:
 
     def receive(self) -> bool:
         """Handle what has arrived; return False once the connection is over."""
+        begin = time.monotonic()
         for _ in range(READS_PER_WAKE):
             more = not self.lost and self._fill()
             self._process()
             if not more:
                 break
+        if time.monotonic() - begin > SLOW_WAKE_S:
+            self._counters["slow_wake"] += 1
         return not self.lost
 
     def send(self, message: Outgoing) -> None:
@@ -248,8 +253,11 @@ class Connection:
 
     def _take_reply(self, message_id: int, flags: int, code: int, payload: bytes) -> None:
         if message_id in self._replies:
-            failed = bool(flags & proto.FLAGS_ERROR)
-            self._replies[message_id] = ((code or errno.EIO) if failed else 0, payload)
+            if not flags & proto.FLAGS_ERROR:
+                code = 0
+            elif code not in errno.errorcode:
+                code = errno.EIO
+            self._replies[message_id] = (code, payload)
         elif message_id in self._lost_replies:
             self._lost_replies.discard(message_id)
             self._counters["late_reply"] += 1

@@ -64,7 +64,8 @@ class Server:
     :ivar dma: guest memory, by the mappings of the connected client.
     :ivar irqs: the interrupt vectors.
     :ivar counters: named events: ``clients``, ``clients_refused``, ``refused`` (commands answered with
-        an error), ``posted_write_refused``, ``device_error``, ``framing_error`` ...
+        an error), ``posted_write_refused``, ``device_error``, ``framing_error``, ``slow_wake`` (messages
+        kept the loop for more than a second) ...
 
     ``dma`` and ``irqs`` are the same objects for the life of the server; a device may keep them. The same
     holds for their methods.
@@ -87,6 +88,7 @@ class Server:
             raise VfioUserError("a PCI device has at least 8 regions and 3 interrupt indices")
         self.device = device
         self.path = None if path is None else Path(path)
+        self._name = "vfio-user" if path is None else str(path)
         self.counters: Counter[str] = Counter()
         self.dma = DmaTable()
         self.irqs = IrqTable(device.irq_counts, _signal_eventfd, os.close)
@@ -108,7 +110,7 @@ class Server:
         if self.path is not None:
             self._listener = _listen(self.path)
             loop.add_reader(self._listener, self._accept)
-            log.info("%s: listening", self.path)
+            log.info("%s: listening", self._name)
 
     def adopt(self, sock: socket.socket) -> None:
         """Serve a client that is connected already; a second one is turned away.
@@ -119,7 +121,7 @@ class Server:
             raise VfioUserError("start the server first")
         if self._connection is not None:
             self.counters["clients_refused"] += 1
-            log.warning("%s: a second client was turned away", self.path)
+            log.warning("%s: a second client was turned away", self._name)
             sock.close()
             return
         self.counters["clients"] += 1
@@ -204,9 +206,9 @@ class Server:
     def _log(self, text: str, error: BaseException | None) -> None:
         self._log_lines += 1
         if self._log_lines <= LOG_LINES_PER_CLIENT:
-            log.warning("%s: %s", self.path, text, exc_info=error)
+            log.warning("%s: %s", self._name, text, exc_info=error)
         if self._log_lines == LOG_LINES_PER_CLIENT:
-            log.warning("%s: no more lines about this client; see the counters", self.path)
+            log.warning("%s: no more lines about this client; see the counters", self._name)
 
 
 class SelectLoop:
