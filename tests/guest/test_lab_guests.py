@@ -139,6 +139,12 @@ def test_the_guest_has_what_driver_tests_need(lab: Lab, program: str) -> None:
     assert lab.guests[0].run(["which", program]).returncode == 0
 
 
+def test_scripts_get_the_real_tools(lab: Lab) -> None:
+    done = lab.guests[0].run(["sh", "-c", "ip -brief address show dev eth0; modprobe --version"], check=True)
+    assert "10.0.0.1/16" in done.stdout
+    assert "kmod version" in done.stdout
+
+
 def test_the_library_tests_of_rdma_core_can_be_loaded(lab: Lab) -> None:
     folder = "/usr/share/doc/rdma-core"
     code = "import tests.test_qp, pyverbs.providers.mlx5.mlx5dv"

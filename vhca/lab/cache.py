@@ -126,6 +126,8 @@ class Cache:
         """
         place = self.path(kind, key)
         if place.exists():
+            with contextlib.suppress(OSError):
+                os.utime(place)  # pruning goes by the time of last use
             return place
 
         def waiting() -> None:

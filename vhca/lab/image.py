@@ -214,6 +214,10 @@ def _write_base(archive: CpioWriter, root: Path, agent: Path, init: Path) -> Non
             archive.symlink(name, os.readlink(path))
         else:
             archive.file(name, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+    # not busybox's shell: that one runs its own small tools even where the real ones are on the PATH
+    if "usr/bin/sh" not in present:
+        archive.symlink("usr/bin/sh", "dash")
+        present.add("usr/bin/sh")
     for applet in _busybox_applets(root):
         if f"usr/bin/{applet}" not in present and f"usr/sbin/{applet}" not in present:
             archive.symlink(f"usr/bin/{applet}", "busybox")
@@ -377,6 +381,4 @@ def build_image(kernel: Kernel, cache: Cache, progress: Progress, extra_modules:
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, target, 1 << 20)
 
-    image = cache.obtain("images", key, build, progress)
-    os.utime(image)
-    return image
+    return cache.obtain("images", key, build, progress)

@@ -16,6 +16,7 @@ GUEST_SUITE: Final = "trixie"
 GUEST_PACKAGES: Final = (
     "bash",
     "busybox-static",
+    "dash",
     "ethtool",
     "ibverbs-providers",
     "ibverbs-utils",

@@ -12,7 +12,8 @@ from vhca.lab.image import build_image
 from vhca.lab.kernels import DEFAULT_SPEC, Kernel
 from vhca.lab.qemu import Qemu, find_qemu
 
-_IMAGES_KEPT = 6
+# An entry holds 100 to 200 MB; a kernel developer makes a new image at every build.
+_KEPT = {"images": 6, "image-base": 3, "image-modules": 6, "guest-root": 3, "qemu": 3, "kernel-archives": 4}
 
 
 @dataclass(slots=True, frozen=True)
@@ -41,6 +42,6 @@ def prepare(
     qemu = find_qemu(cache, progress)
     found = kernels.resolve(kernel, cache, progress, modules_dir)
     image = build_image(found, cache, progress, extra_modules)
-    for kind in ("images", "image-base", "image-modules"):
-        cache.prune(kind, _IMAGES_KEPT)
+    for kind, keep in _KEPT.items():
+        cache.prune(kind, keep)
     return Prepared(qemu, found, image)

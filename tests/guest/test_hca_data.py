@@ -1,0 +1,144 @@
+"""Data between two guests: what the programs printed, and what the cards counted, must agree with what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.guest.cards import Moved, assert_no_complaint, moved, sysfs
+from vhca.lab import Completed, Guest, Lab
+from vhca.lab.demo import (
+    DEVICE,
+    Exchange,
+    bandwidth_figure,
+    latency_figure,
+    pingpong_figure,
+    run_exchange,
+    wait_port_active,
+)
+
+MTU = 4096
+_ports = iter(range(19000, 20000))
+
+
+@pytest.fixture(autouse=True)
+def _quiet_kernels(guest_pair: tuple[Guest, Guest]) -> Iterator[None]:
+    for guest in guest_pair:
+        wait_port_active(guest)
+    yield
+    assert_no_complaint(*guest_pair)
+
+
+def _exchange(lab: Lab, exchange: Exchange) -> tuple[Completed, Moved, Moved]:
+    """Run it from g1 (client) to g0 (server): the client's output, what server's and client's card counted."""
+    server, client = lab.guests[:2]
+    with moved(lab.hcas[0]) as at_server, moved(lab.hcas[1]) as at_client:
+        ends = run_exchange(server, client, exchange, next(_ports))
+    for end in ends:
+        assert end.returncode == 0, end.stdout + end.stderr
+    # no packet is lost in this fabric, and nothing else than these two talks now
+    assert at_client["tx_packets"] == at_server["rx_packets"]
+    assert at_server["tx_packets"] == at_client["rx_packets"]
+    assert at_client["tx_bytes"] == at_server["rx_bytes"]
+    assert at_server["tx_bytes"] == at_client["rx_bytes"]
+    return ends[1], at_server, at_client
+
+
+def _packets(size_bytes: int) -> int:
+    return max(1, -(-size_bytes // MTU))
+
+
+def _pingpong(service: str, size_bytes: int, rounds: int) -> Exchange:
+    arguments = ("-d", DEVICE, "-s", str(size_bytes), "-n", str(rounds))
+    return Exchange(f"ibv_{service}_pingpong", arguments, "", pingpong_figure)
+
+
+@pytest.mark.parametrize(
+    ("service", "size_bytes"), [("rc", 1024), ("rc", 5000), ("uc", 1024), ("uc", 5000), ("ud", 1024)]
+)
+def test_pingpong(service: str, size_bytes: int, lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    rounds = 60
+    exchange = _pingpong(service, size_bytes, rounds)
+    done, at_server, at_client = _exchange(lab, exchange)
+    assert f"{2 * rounds * size_bytes} bytes in" in done.stdout
+    assert f"{rounds} iters in" in done.stdout
+    exchange.figure(done.stdout)
+    # the datagram service's messages carry 40 bytes that are not payload
+    for sent in (at_client, at_server):
+        assert sent["tx_bytes"] == rounds * size_bytes
+        # each end completes what it sent and what it received
+        assert sent["cqes"] == 2 * rounds
+        assert sent["tx_packets"] >= rounds * (_packets(size_bytes) if service != "ud" else 1)
+    if service != "rc":  # without acknowledgements the count is exact
+        assert at_client["tx_packets"] == at_server["tx_packets"] == rounds * _packets(size_bytes)
+
+
+def test_a_pingpong_with_events_raises_interrupts(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    exchange = _pingpong("rc", 64, 40)
+    exchange = Exchange(exchange.program, (*exchange.arguments, "-e"), "", pingpong_figure)
+    _, at_server, at_client = _exchange(lab, exchange)
+    assert at_server["interrupts"] >= 20
+    assert at_client["interrupts"] >= 20
+
+
+def test_a_pingpong_over_a_shared_receive_queue(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    arguments = ("-d", DEVICE, "-s", "256", "-n", "40", "-q", "3", "-r", "30")
+    done, _, at_client = _exchange(lab, Exchange("ibv_srq_pingpong", arguments, "", pingpong_figure))
+    assert "40 iters in" in done.stdout
+    assert at_client["tx_bytes"] >= 40 * 256
+
+
+@pytest.mark.parametrize(
+    ("program", "size_bytes", "rounds"),
+    [
+        ("ib_write_bw", 65536, 100),
+        ("ib_write_bw", 1, 200),
+        ("ib_send_bw", 65536, 100),
+        ("ib_send_bw", 4097, 100),
+        ("ib_read_bw", 65536, 100),
+        ("ib_write_bw", 1 << 20, 10),
+    ],
+)
+def test_bandwidth(program: str, size_bytes: int, rounds: int, lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    arguments = ("-d", DEVICE, "-F", "-s", str(size_bytes), "-n", str(rounds))
+    exchange = Exchange(program, arguments, "", bandwidth_figure)
+    done, at_server, at_client = _exchange(lab, exchange)
+    assert f"{size_bytes} " in done.stdout
+    exchange.figure(done.stdout)
+    source = at_server if program == "ib_read_bw" else at_client
+    assert source["tx_bytes"] == rounds * size_bytes
+    assert source["tx_packets"] >= rounds * _packets(size_bytes)
+
+
+@pytest.mark.parametrize("program", ["ib_write_lat", "ib_send_lat", "ib_read_lat"])
+def test_latency(program: str, lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    arguments = ("-d", DEVICE, "-F", "-s", "8", "-n", "100")
+    exchange = Exchange(program, arguments, "", latency_figure)
+    done, at_server, at_client = _exchange(lab, exchange)
+    exchange.figure(done.stdout)
+    source = at_server if program == "ib_read_lat" else at_client
+    assert source["tx_bytes"] >= 100 * 8
+
+
+def test_the_kernels_counters_are_the_fabrics(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    server, client = guest_pair
+    names = ("port_xmit_packets", "port_rcv_packets", "port_xmit_data", "port_rcv_data")
+    before = {guest.name: {name: sysfs(guest, f"counters/{name}") for name in names} for guest in guest_pair}
+    writes = sysfs(server, "hw_counters/rx_write_requests")
+    arguments = ("-d", DEVICE, "-F", "-s", "8192", "-n", "50")
+    _, _, at_client = _exchange(lab, Exchange("ib_write_bw", arguments, "", bandwidth_figure))
+    after = {guest.name: {name: sysfs(guest, f"counters/{name}") for name in names} for guest in guest_pair}
+
+    def grew(guest: Guest, name: str) -> int:
+        return after[guest.name][name] - before[guest.name][name]
+
+    assert sysfs(server, "hw_counters/rx_write_requests") - writes == 50
+    # management packets may add a few
+    assert 100 == at_client["tx_packets"] <= grew(client, "port_xmit_packets") <= 140
+    assert 100 <= grew(server, "port_rcv_packets") <= 140
+    assert grew(client, "port_xmit_data") * 4 >= 50 * 8192
+    assert grew(server, "port_rcv_data") * 4 >= 50 * 8192
+    for index, guest in enumerate(guest_pair):
+        counted = lab.fabric.counters()[f"h{index}.xmit_pkts"]
+        assert abs(counted - after[guest.name]["port_xmit_packets"]) <= 40
