@@ -20,6 +20,7 @@ from firmware.objects import (
     TransportDomain,
     Uar,
     Uctx,
+    Umem,
     Xrcd,
 )
 from firmware.profile import Capabilities
@@ -77,6 +78,7 @@ class Hca:
         self.xrcds: Table[Xrcd] = Table("xrcd", 1, 1 << 16)
         self.transport_domains: Table[TransportDomain] = Table("transport_domain", 1, 1 << 13)
         self.uctxs: Table[Uctx] = Table("uctx", 1, 0xFFFE)
+        self.umems: Table[Umem] = Table("umem", 1, 1 << 16)
         self.q_counters: Table[QCounter] = Table("q_counter", 1, 255)
         self.eqs: Table[Eq] = Table("eq", 1, 127)
         self.cqs: Table[Cq] = Table("cq", 0x10, 1 << 18)
@@ -98,6 +100,7 @@ class Hca:
             self.xrcds,
             self.transport_domains,
             self.uctxs,
+            self.umems,
             self.q_counters,
             self.eqs,
             self.cqs,

@@ -96,6 +96,25 @@ class Uctx(HcaObject):
 
 
 @dataclass(slots=True, eq=False)
+class Umem(HcaObject):
+    """User memory that a user context registered for its queues; `offset` of its first byte in the first page."""
+
+    pages: list[int] = field(kw_only=True)
+    log_page_bytes: int = field(kw_only=True)
+    offset: int = field(kw_only=True)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes from the first to the end of the last page."""
+        return (len(self.pages) << self.log_page_bytes) - self.offset
+
+    def addr(self, offset: int) -> int:
+        """Bus address of the byte at `offset`."""
+        at = offset + self.offset
+        return self.pages[at >> self.log_page_bytes] + (at & ((1 << self.log_page_bytes) - 1))
+
+
+@dataclass(slots=True, eq=False)
 class QCounter(HcaObject):
     """Counter set of queue pairs; attribute names are those of query_q_counter_out."""
 
@@ -125,7 +144,7 @@ CQ_ARMED = 0x9
 
 @dataclass(slots=True, eq=False)
 class Cq(HcaObject):
-    """Completion queue; indices are free running, `cqe_bytes` is 64 or 128, `dbr_addr` the bus address of its record."""
+    """Completion queue; free running indices, `cqe_bytes` is 64 or 128, `dbr_addr` the bus address of its record."""
 
     eq: Eq = field(kw_only=True)
     buffer: "QueueBuffer" = field(kw_only=True)

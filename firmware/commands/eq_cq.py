@@ -1,7 +1,10 @@
 """Event queues and completion queues: create, destroy, query, modify."""
 
-from firmware.commands.registry import Command, command, page_list, refuse
-from firmware.commands.resources import allocate
+from typing import TypeVar
+
+from firmware.commands.registry import Command, command, refuse
+from firmware.commands.resources import allocate, find, free
+from firmware.commands.umem import queue_buffer, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import CQ_FIRED, Cq, Eq
 from firmware.queues import QueueBuffer, refresh_consumer, write_cqe_entry
@@ -9,7 +12,8 @@ from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cqc import Cqc
-from vhca.wire.connectx.eqc import Eqc
+
+T = TypeVar("T", cmd.CreateCqIn, cmd.ModifyCqIn)
 
 EQE_BYTES = 64
 CQE_BYTES = {0: 64, 1: 128}
@@ -36,8 +40,7 @@ def create_eq(hca: Hca, request: Command[cmd.CreateEqIn]) -> Layout:
         refuse(Status.LIM_ERR, "log_eq_size exceeds log_max_eq_sz")
     if context.intr >= hca.info.msix_vectors:
         refuse(Status.BAD_PARAM, "intr: no such MSI-X vector")
-    if hca.uars.get(context.uar_page) is None:
-        refuse(Status.BAD_RES, "uar_page: no such doorbell page")
+    find(hca.uars, context.uar_page, request.uid)
     eq = Eq(
         uid=request.uid,
         buffer=queue_buffer(request.tail, context.log_page_size, context.page_offset, EQE_BYTES << log_size),
@@ -47,28 +50,21 @@ def create_eq(hca: Hca, request: Command[cmd.CreateEqIn]) -> Layout:
         uar=context.uar_page,
     )
     out = cmd.CreateEqOut()
-    out.eq_number = allocate(hca.eqs, eq)  # type: ignore[arg-type]
+    out.eq_number = allocate(hca.eqs, eq)
     return out
 
 
 @command(Op.DESTROY_EQ, cmd.DestroyEqIn)
 def destroy_eq(hca: Hca, request: Command[cmd.DestroyEqIn]) -> bytes:
     """End an event queue; CQs that report to it are in the way."""
-    eq = hca.eqs.get(request.view.eq_number)
-    if eq is None:
-        refuse(Status.BAD_RES, "eq: no such object")
-    if eq.refs:
-        refuse(Status.BAD_RES_STATE, "eq: still in use")
-    hca.eqs.remove(eq)
+    free(hca.eqs, request.view.eq_number, request.uid)
     return bytes(16)
 
 
 @command(Op.QUERY_EQ, cmd.QueryEqIn, cmd.QueryEqOut.SIZE)
 def query_eq(hca: Hca, request: Command[cmd.QueryEqIn]) -> Layout:
     """Context of an event queue with its live indices."""
-    eq = hca.eqs.get(request.view.eq_number)
-    if eq is None:
-        refuse(Status.BAD_RES, "eq: no such object")
+    eq = find(hca.eqs, request.view.eq_number, request.uid)
     out = cmd.QueryEqOut()
     context = out.eq_context_entry
     context.st = EQ_ST_ARMED if eq.armed else EQ_ST_FIRED
@@ -94,11 +90,7 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
         refuse(Status.BAD_PARAM, "cqe_comp_en, cc: compressed and collapsed queues are not advertised")
     if context.oi and not caps.cq_oi:
         refuse(Status.BAD_PARAM, "oi: overrun ignore is not advertised")
-    eq = hca.eqs.get(context.c_eqn_or_apu_element)
-    if eq is None:
-        refuse(Status.BAD_RES, "c_eqn: no such event queue")
-    if request.view.cq_umem_valid or context.dbr_umem_valid:
-        refuse(Status.BAD_PARAM, "cq_umem_valid: user memory objects are not advertised")
+    eq = find(hca.eqs, context.c_eqn_or_apu_element, 0)
     cqe_bytes = CQE_BYTES[context.cqe_sz]
     cq = Cq(
         uid=request.uid,
@@ -113,7 +105,7 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
         max_count=context.cq_max_count,
     )
     out = cmd.CreateCqOut()
-    out.cqn = allocate(hca.cqs, cq)  # type: ignore[arg-type]
+    out.cqn = allocate(hca.cqs, cq)
     eq.refs += 1
     return out
 
@@ -121,10 +113,8 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
 @command(Op.DESTROY_CQ, cmd.DestroyCqIn)
 def destroy_cq(hca: Hca, request: Command[cmd.DestroyCqIn]) -> bytes:
     """End a completion queue; QPs and SRQs that complete to it are in the way."""
-    cq = find_cq(hca, request.view.cqn)
-    if cq.refs:
-        refuse(Status.BAD_RES_STATE, "cq: still in use")
-    hca.cqs.remove(cq)
+    cq = find(hca.cqs, request.view.cqn, request.uid)
+    free(hca.cqs, cq.handle, request.uid)
     cq.eq.refs -= 1
     return bytes(16)
 
@@ -132,7 +122,7 @@ def destroy_cq(hca: Hca, request: Command[cmd.DestroyCqIn]) -> bytes:
 @command(Op.QUERY_CQ, cmd.QueryCqIn, cmd.QueryCqOut.SIZE)
 def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
     """Context of a completion queue with its live indices."""
-    cq = find_cq(hca, request.view.cqn)
+    cq = find(hca.cqs, request.view.cqn, request.uid)
     out = cmd.QueryCqOut()
     context = out.cq_context
     context.status = STATUS_FAILED if cq.failed else STATUS_OK
@@ -154,7 +144,7 @@ def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
 @command(Op.MODIFY_CQ, cmd.ModifyCqIn)
 def modify_cq(hca: Hca, request: Command[cmd.ModifyCqIn]) -> bytes:
     """Moderation (op_mod 0) or a new buffer (op_mod 1) for a completion queue."""
-    cq = find_cq(hca, request.view.cqn)
+    cq = find(hca.cqs, request.view.cqn, request.uid)
     if request.op_mod == OP_MOD_RESIZE:
         _resize(hca, cq, request)
         return bytes(16)
@@ -185,8 +175,6 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
         refuse(Status.BAD_PARAM, "resize_field_select: size, page offset and page size belong together")
     if context.log_cq_size > caps.log_max_cq_sz:
         refuse(Status.LIM_ERR, "log_cq_size exceeds log_max_cq_sz")
-    if request.view.cq_umem_valid:
-        refuse(Status.BAD_PARAM, "cq_umem_valid: user memory objects are not advertised")
     if context.cqe_sz not in CQE_BYTES or CQE_BYTES[context.cqe_sz] != cq.cqe_bytes:
         refuse(Status.BAD_PARAM, "cqe_sz: the size of an entry cannot change")
     if cq.failed:
@@ -195,8 +183,7 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
     unread = cq.producer - cq.consumer
     if unread >= 1 << cq.log_size or unread + 1 > 1 << context.log_cq_size:
         refuse(Status.BAD_SIZE_OUTS_CQES, "log_cq_size: too many unread entries")
-    size_bytes = cq.cqe_bytes << context.log_cq_size
-    buffer = queue_buffer(request.tail, context.log_page_size, context.page_offset, size_bytes)
+    buffer = _cq_buffer(hca, request, context, cq.cqe_bytes)
     marker = bytearray(64)
     marker[0x3F] = CQE_RESIZE << 4
     write_cqe_entry(hca, cq, marker)
@@ -204,23 +191,9 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
     cq.log_size = context.log_cq_size
 
 
-def find_cq(hca: Hca, cqn: int) -> Cq:
-    """The CQ with this number, or refuse."""
-    cq = hca.cqs.get(cqn)
-    if cq is None:
-        refuse(Status.BAD_RES, "cq: no such object")
-    return cq
-
-
-def queue_buffer(tail: bytes, log_page_size: int, page_offset: int, size_bytes: int) -> QueueBuffer:
-    """The buffer that a context describes.
-
-    `log_page_size` counts from 4 KiB, `page_offset` in 64ths of a page.
-    """
-    log_page_bytes = 12 + log_page_size
-    offset = page_offset << log_page_bytes >> 6
-    count = QueueBuffer.pages_needed(log_page_bytes, offset, size_bytes)
-    return QueueBuffer(page_list(tail, count), log_page_bytes, offset, size_bytes)
-
-
-__all__ = ["Cqc", "Eqc", "find_cq", "queue_buffer"]
+def _cq_buffer(hca: Hca, request: Command[T], context: Cqc, cqe_bytes: int) -> QueueBuffer:
+    size_bytes = cqe_bytes << context.log_cq_size
+    view = request.view
+    if view.cq_umem_valid:
+        return umem_buffer(hca, view.cq_umem_id, view.cq_umem_offset, size_bytes, request.uid)
+    return queue_buffer(request.tail, context.log_page_size, context.page_offset, size_bytes)

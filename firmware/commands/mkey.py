@@ -1,7 +1,7 @@
 """Memory keys: create with a translation list, query, destroy."""
 
 from firmware.commands.registry import Command, command, page_list, refuse
-from firmware.commands.resources import allocate
+from firmware.commands.resources import allocate, find
 from firmware.hca import Hca
 from firmware.objects import (
     LOCAL_READ,
@@ -30,10 +30,9 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
     """A memory key; a free one (for registration by work request) reserves its table's size only."""
     view = request.view
     context = view.memory_key_mkey_entry
-    if view.mkey_umem_valid or view.data_direct:
-        refuse(Status.BAD_PARAM, "mkey_umem_valid, data_direct: not advertised")
-    if hca.pds.get(context.pd) is None:
-        refuse(Status.BAD_RES, "mkc.pd: no such protection domain")
+    if view.data_direct:
+        refuse(Status.BAD_PARAM, "data_direct: not advertised")
+    pd = find(hca.pds, context.pd, request.uid)
     mode = context.access_mode_4_2 << 2 | context.access_mode_1_0
     if mode not in (MODE_PA, MODE_MTT, MODE_KLM, MODE_KSM):
         refuse(Status.BAD_PARAM, "mkc.access_mode: not supported")
@@ -59,16 +58,31 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
         context=context.to_bytes(),
     )
     octwords = view.translations_octword_actual_size
-    if mode != MODE_PA and octwords:
+    if view.mkey_umem_valid:
+        _load_umem(hca, mkey, request)
+    elif mode != MODE_PA and octwords:
         _load_translation(mkey, request.tail, octwords)
     elif mode == MODE_MTT and not mkey.free:
         refuse(Status.BAD_PARAM, "translations_octword_actual_size: a key with pages needs them")
     out = cmd.CreateMkeyOut()
-    out.mkey_index = allocate(hca.mkeys, mkey)  # type: ignore[arg-type]
-    pd = hca.pds.get(mkey.pd)
-    assert pd is not None
+    out.mkey_index = allocate(hca.mkeys, mkey)
     pd.refs += 1
     return out
+
+
+def _load_umem(hca: Hca, mkey: Mkey, request: Command[cmd.CreateMkeyIn]) -> None:
+    """Pages from a user memory object: the region starts at an offset in it."""
+    umem = find(hca.umems, request.view.mkey_umem_id, request.uid)
+    offset = request.view.mkey_umem_offset + umem.offset
+    if mkey.mode != MODE_MTT or mkey.length64:
+        refuse(Status.BAD_PARAM, "mkey_umem_valid: user memory makes a key of pages")
+    if request.view.mkey_umem_offset + mkey.length > umem.size_bytes:
+        refuse(Status.BAD_PARAM, "mkey_umem_offset: the region does not fit behind this offset")
+    page_mask = (1 << umem.log_page_bytes) - 1
+    if (mkey.start ^ offset) & page_mask:
+        refuse(Status.BAD_PARAM, "mkc.start_addr and mkey_umem_offset: different offsets in the page")
+    mkey.log_page_size = umem.log_page_bytes
+    mkey.pages = umem.pages[offset >> umem.log_page_bytes :]
 
 
 def _load_translation(mkey: Mkey, tail: bytes, octwords: int) -> None:
@@ -111,7 +125,7 @@ def rights_of(context: Mkc) -> int:
 @command(Op.QUERY_MKEY, cmd.QueryMkeyIn, cmd.QueryMkeyOut.SIZE)
 def query_mkey(hca: Hca, request: Command[cmd.QueryMkeyIn]) -> Layout:
     """Context of a memory key as it is in force, with its first translation entries."""
-    mkey = find_mkey(hca, request.view.mkey_index)
+    mkey = find(hca.mkeys, request.view.mkey_index, request.uid)
     out = cmd.QueryMkeyOut()
     context = Mkc.from_bytes(mkey.context)
     context.free = int(mkey.free)
@@ -138,7 +152,7 @@ def query_mkey(hca: Hca, request: Command[cmd.QueryMkeyIn]) -> Layout:
 @command(Op.DESTROY_MKEY, cmd.DestroyMkeyIn)
 def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
     """End a memory key."""
-    mkey = find_mkey(hca, request.view.mkey_index)
+    mkey = find(hca.mkeys, request.view.mkey_index, request.uid)
     if mkey.refs:
         refuse(Status.BAD_RES_STATE, "mkey: still in use")
     hca.mkeys.remove(mkey)
@@ -146,11 +160,3 @@ def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
     if pd is not None:
         pd.refs -= 1
     return bytes(16)
-
-
-def find_mkey(hca: Hca, index: int) -> Mkey:
-    """The key with this index, or refuse."""
-    mkey = hca.mkeys.get(index)
-    if mkey is None:
-        refuse(Status.BAD_RES, "mkey: no such object")
-    return mkey

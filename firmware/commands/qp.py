@@ -1,11 +1,11 @@
 """Queue pairs: create, the life cycle commands, query, destroy, multicast membership."""
 
-from firmware.commands.eq_cq import find_cq
-from firmware.commands.registry import Command, command, page_list, refuse
-from firmware.commands.resources import allocate
+from firmware.commands.registry import Command, command, refuse
+from firmware.commands.resources import allocate, find, free
+from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import MulticastGroup, Srq
-from firmware.queues import QueueBuffer, RecvQueue, SendQueue
+from firmware.queues import RecvQueue, SendQueue
 from firmware.transport import state
 from firmware.transport.qp import (
     ST_QP0,
@@ -35,7 +35,7 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
     """A queue pair in state RST."""
     view = request.view
     context = Qpc.from_bytes(view.qpc.to_bytes())
-    _check_create(hca, view, context)
+    _check_create(hca, request, context)
     qp = Qp(
         uid=request.uid,
         service=context.st,
@@ -43,60 +43,58 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
         pd=context.pd,
         user_index=context.user_index,
     )
-    srq = _attach_queues(hca, qp, request.tail)
+    qp.srq = _attach_queues(hca, qp, request)
     has_sq = not context.no_sq
+    # The kernel gives XRC queue pairs of users its own placeholders.
+    cq_uid = 0 if context.st == ST_XRC else request.uid
     # A target or receive-only QP has no send CQ, one without receives no receive CQ: the numbers may be 0.
-    qp.send_cq = find_cq(hca, context.cqn_snd) if has_sq or context.cqn_snd else None
-    qp.recv_cq = find_cq(hca, context.cqn_rcv) if context.rq_type != RQ_NONE or context.cqn_rcv else None
-    qp.srq = srq
+    qp.send_cq = find(hca.cqs, context.cqn_snd, cq_uid) if has_sq or context.cqn_snd else None
+    qp.recv_cq = find(hca.cqs, context.cqn_rcv, cq_uid) if context.rq_type != RQ_NONE or context.cqn_rcv else None
     out = cmd.CreateQpOut()
-    out.qpn = allocate(hca.qps, qp)  # type: ignore[arg-type]
+    out.qpn = allocate(hca.qps, qp)
     _hold(hca, qp, +1)
     return out
 
 
-def _check_create(hca: Hca, view: cmd.CreateQpIn, context: Qpc) -> None:
+def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> None:
     caps = hca.capabilities.general
-    if view.wq_umem_valid or context.dbr_umem_valid:
-        refuse(Status.BAD_PARAM, "wq_umem_valid: user memory objects are not advertised")
     if context.st not in SERVICES:
         refuse(Status.BAD_PARAM, "qpc.st: this service type is not offered")
     if context.wq_signature:
         refuse(Status.BAD_PARAM, "qpc.wq_signature: not offered")
-    if context.st != ST_REG_UMR and hca.pds.get(context.pd) is None:
-        refuse(Status.BAD_RES, "qpc.pd: no such protection domain")
+    if context.st != ST_REG_UMR:
+        find(hca.pds, context.pd, 0 if context.st == ST_XRC else request.uid)
     if max(context.log_sq_size, context.log_rq_size) > caps.log_max_qp_sz:
         refuse(Status.LIM_ERR, "qpc: queue exceeds log_max_qp_sz")
     if context.rq_type not in (RQ_REGULAR, RQ_SRQ, RQ_NONE):
         refuse(Status.BAD_PARAM, "qpc.rq_type: 0 own queue, 1 SRQ, 3 none")
-    if not context.no_sq and hca.uars.get(context.uar_page) is None:
-        refuse(Status.BAD_RES, "qpc.uar_page: no such doorbell page")
-    if context.st == ST_XRC and hca.xrcds.get(context.xrcd) is None:
-        refuse(Status.BAD_RES, "qpc.xrcd: no such XRC domain")
+    if not context.no_sq:
+        find(hca.uars, context.uar_page, request.uid)
+    if context.st == ST_XRC:
+        find(hca.xrcds, context.xrcd, request.uid)
 
 
-def _attach_queues(hca: Hca, qp: Qp, tail: bytes) -> Srq | None:
-    """Lay receive and send queue out over the page list: the receive queue comes first."""
-    context = qp.context
+def _attach_queues(hca: Hca, qp: Qp, request: Command[cmd.CreateQpIn]) -> Srq | None:
+    """Lay receive and send queue out over the memory given: the receive queue comes first. Returns the SRQ."""
+    context, view = qp.context, request.view
     rq_bytes = 0
     log_stride = context.log_rq_stride + 4
     if context.rq_type == RQ_REGULAR:
         rq_bytes = 1 << (context.log_rq_size + log_stride)
     sq_bytes = 0 if context.no_sq else SQ_BLOCK_BYTES << context.log_sq_size
-    if rq_bytes + sq_bytes:
-        log_page = 12 + context.log_page_size
-        offset = context.page_offset << log_page >> 6
-        count = QueueBuffer.pages_needed(log_page, offset, rq_bytes + sq_bytes)
-        buffer = QueueBuffer(page_list(tail, count), log_page, offset, rq_bytes + sq_bytes)
+    size_bytes = rq_bytes + sq_bytes
+    if size_bytes:
+        if view.wq_umem_valid:
+            buffer = umem_buffer(hca, view.wq_umem_id, view.wq_umem_offset, size_bytes, request.uid)
+        else:
+            buffer = queue_buffer(request.tail, context.log_page_size, context.page_offset, size_bytes)
+        record = record_addr(hca, context.dbr_umem_valid, context.dbr_umem_id, context.dbr_addr, request.uid)
         if rq_bytes:
-            qp.rq = RecvQueue(buffer, context.log_rq_size, log_stride, context.dbr_addr)
+            qp.rq = RecvQueue(buffer, context.log_rq_size, log_stride, record)
         if sq_bytes:
-            qp.sq = SendQueue(buffer, rq_bytes, context.log_sq_size, context.dbr_addr)
+            qp.sq = SendQueue(buffer, rq_bytes, context.log_sq_size, record)
     if context.rq_type == RQ_SRQ and qp.service != ST_XRC:
-        srq = hca.srqs.get(context.srqn_rmpn_xrqn)
-        if srq is None:
-            refuse(Status.BAD_RES, "qpc.srqn_rmpn_xrqn: no such SRQ")
-        return srq
+        return find(hca.srqs, context.srqn_rmpn_xrqn, request.uid)
     return None
 
 
@@ -115,7 +113,7 @@ def _transition(op: Op) -> None:
     @command(op, cmd.Rst2initQpIn)
     def handler(hca: Hca, request: Command[cmd.Rst2initQpIn]) -> bytes:
         view = request.view
-        qp = find_qp(hca, view.qpn)
+        qp = find(hca.qps, view.qpn, request.uid)
         status = state.apply(hca, qp, op, view.opt_param_mask, view.qpc)
         if status:
             refuse(status, f"{op.name}: {state.last_reason(qp)}")
@@ -137,7 +135,7 @@ for _op in (
 def _plain_transition(op: Op) -> None:
     @command(op, cmd.Qp2errIn)
     def handler(hca: Hca, request: Command[cmd.Qp2errIn]) -> bytes:
-        qp = find_qp(hca, request.view.qpn)
+        qp = find(hca.qps, request.view.qpn, request.uid)
         status = state.apply(hca, qp, op, 0, qp.context)
         if status:
             refuse(status, f"{op.name}: {state.last_reason(qp)}")
@@ -153,7 +151,7 @@ def query_qp(hca: Hca, request: Command[cmd.QueryQpIn]) -> Layout:
     """Context of a QP with its live state, PSNs and counters."""
     if request.view.qpc_ext:
         refuse(Status.BAD_PARAM, "qpc_ext: not advertised")
-    qp = find_qp(hca, request.view.qpn)
+    qp = find(hca.qps, request.view.qpn, request.uid)
     out = cmd.QueryQpOut()
     out.qpc = state.live_context(qp)
     return out
@@ -162,19 +160,19 @@ def query_qp(hca: Hca, request: Command[cmd.QueryQpIn]) -> Layout:
 @command(Op.DESTROY_QP, cmd.DestroyQpIn)
 def destroy_qp(hca: Hca, request: Command[cmd.DestroyQpIn]) -> bytes:
     """End a queue pair; members of multicast groups must be detached first."""
-    qp = find_qp(hca, request.view.qpn)
+    qp = find(hca.qps, request.view.qpn, request.uid)
     if qp.refs:
         refuse(Status.BAD_RES_STATE, "qp: still attached to a multicast group")
     state.destroy(hca, qp)
     _hold(hca, qp, -1)
-    hca.qps.remove(qp)
+    free(hca.qps, qp.handle, 0)
     return bytes(16)
 
 
 @command(Op.ATTACH_TO_MCG, cmd.AttachToMcgIn)
 def attach_to_mcg(hca: Hca, request: Command[cmd.AttachToMcgIn]) -> bytes:
     """Deliver packets for a multicast GID to this UD QP too."""
-    qp = find_qp(hca, request.view.qpn)
+    qp = find(hca.qps, request.view.qpn, request.uid)
     if qp.service != ST_UD:
         refuse(Status.BAD_PARAM, "qpn: only UD queue pairs join multicast groups")
     gid = request.view.multicast_gid
@@ -197,7 +195,7 @@ def attach_to_mcg(hca: Hca, request: Command[cmd.AttachToMcgIn]) -> bytes:
 @command(Op.DETACH_FROM_MCG, cmd.DetachFromMcgIn)
 def detach_from_mcg(hca: Hca, request: Command[cmd.DetachFromMcgIn]) -> bytes:
     """Undo an attachment."""
-    qp = find_qp(hca, request.view.qpn)
+    qp = find(hca.qps, request.view.qpn, request.uid)
     group = hca.multicast.get(request.view.multicast_gid)
     if group is None or qp not in group.members:
         refuse(Status.BAD_PARAM, "qpn: not attached to this multicast group")
@@ -206,11 +204,3 @@ def detach_from_mcg(hca: Hca, request: Command[cmd.DetachFromMcgIn]) -> bytes:
     if not group.members:
         del hca.multicast[group.gid]
     return bytes(16)
-
-
-def find_qp(hca: Hca, qpn: int) -> Qp:
-    """The QP with this number, or refuse."""
-    qp = hca.qps.get(qpn)
-    if qp is None:
-        refuse(Status.BAD_RES, "qp: no such object")
-    return qp

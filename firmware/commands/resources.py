@@ -1,5 +1,7 @@
 """Plain numbered resources: doorbell pages, protection domains, XRC domains, user contexts, counter sets."""
 
+from typing import TypeVar
+
 from firmware.commands.registry import Command, command, refuse
 from firmware.hca import Hca
 from firmware.objects import HcaObject, Pd, QCounter, Table, TransportDomain, Uar, Uctx, Xrcd
@@ -7,8 +9,13 @@ from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 
+T = TypeVar("T", bound=HcaObject)
 
-def allocate(table: Table[HcaObject], obj: HcaObject) -> int:
+# Objects of this user are everybody's: event queues and counters that the kernel shares out.
+SHARED_UID = 0xFFFF
+
+
+def allocate(table: Table[T], obj: T) -> int:
     """Number `obj`, or refuse because the table is full."""
     handle = table.add(obj)
     if handle is None:
@@ -16,11 +23,19 @@ def allocate(table: Table[HcaObject], obj: HcaObject) -> int:
     return handle
 
 
-def free(table: Table[HcaObject], handle: int) -> None:
-    """Take an unused object out; refuses unknown and referenced ones."""
+def find(table: Table[T], handle: int, uid: int) -> T:
+    """The object with this number, if the user context `uid` may name it (0: the kernel, may name all); or refuse."""
     obj = table.get(handle)
     if obj is None:
         refuse(Status.BAD_RES, f"{table.kind}: no such object")
+    if uid and obj.uid not in (uid, SHARED_UID):
+        refuse(Status.BAD_RES, f"{table.kind}: belongs to another user context")
+    return obj
+
+
+def free(table: Table[T], handle: int, uid: int) -> None:
+    """Take an unused object out; refuses unknown and referenced ones."""
+    obj = find(table, handle, uid)
     if obj.refs:
         refuse(Status.BAD_RES_STATE, f"{table.kind}: still in use")
     table.remove(obj)
@@ -30,14 +45,14 @@ def free(table: Table[HcaObject], handle: int) -> None:
 def alloc_uar(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
     """A doorbell page."""
     out = cmd.AllocUarOut()
-    out.uar = allocate(hca.uars, Uar(uid=request.uid))  # type: ignore[arg-type]
+    out.uar = allocate(hca.uars, Uar(uid=request.uid))
     return out
 
 
 @command(Op.DEALLOC_UAR, cmd.DeallocUarIn)
 def dealloc_uar(hca: Hca, request: Command[cmd.DeallocUarIn]) -> bytes:
     """Give a doorbell page back."""
-    free(hca.uars, request.view.uar)  # type: ignore[arg-type]
+    free(hca.uars, request.view.uar, request.uid)
     return bytes(16)
 
 
@@ -45,14 +60,14 @@ def dealloc_uar(hca: Hca, request: Command[cmd.DeallocUarIn]) -> bytes:
 def alloc_pd(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
     """A protection domain."""
     out = cmd.AllocPdOut()
-    out.pd = allocate(hca.pds, Pd(uid=request.uid))  # type: ignore[arg-type]
+    out.pd = allocate(hca.pds, Pd(uid=request.uid))
     return out
 
 
 @command(Op.DEALLOC_PD, cmd.DeallocPdIn)
 def dealloc_pd(hca: Hca, request: Command[cmd.DeallocPdIn]) -> bytes:
     """Give a protection domain back; keys and queues in it are in the way."""
-    free(hca.pds, request.view.pd)  # type: ignore[arg-type]
+    free(hca.pds, request.view.pd, request.uid)
     return bytes(16)
 
 
@@ -60,14 +75,14 @@ def dealloc_pd(hca: Hca, request: Command[cmd.DeallocPdIn]) -> bytes:
 def alloc_xrcd(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
     """An XRC domain."""
     out = cmd.AllocXrcdOut()
-    out.xrcd = allocate(hca.xrcds, Xrcd(uid=request.uid))  # type: ignore[arg-type]
+    out.xrcd = allocate(hca.xrcds, Xrcd(uid=request.uid))
     return out
 
 
 @command(Op.DEALLOC_XRCD, cmd.DeallocXrcdIn)
 def dealloc_xrcd(hca: Hca, request: Command[cmd.DeallocXrcdIn]) -> bytes:
     """Give an XRC domain back."""
-    free(hca.xrcds, request.view.xrcd)  # type: ignore[arg-type]
+    free(hca.xrcds, request.view.xrcd, request.uid)
     return bytes(16)
 
 
@@ -75,14 +90,14 @@ def dealloc_xrcd(hca: Hca, request: Command[cmd.DeallocXrcdIn]) -> bytes:
 def alloc_transport_domain(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
     """A transport domain."""
     out = cmd.AllocTransportDomainOut()
-    out.transport_domain = allocate(hca.transport_domains, TransportDomain(uid=request.uid))  # type: ignore[arg-type]
+    out.transport_domain = allocate(hca.transport_domains, TransportDomain(uid=request.uid))
     return out
 
 
 @command(Op.DEALLOC_TRANSPORT_DOMAIN, cmd.DeallocTransportDomainIn)
 def dealloc_transport_domain(hca: Hca, request: Command[cmd.DeallocTransportDomainIn]) -> bytes:
     """Give a transport domain back."""
-    free(hca.transport_domains, request.view.transport_domain)  # type: ignore[arg-type]
+    free(hca.transport_domains, request.view.transport_domain, request.uid)
     return bytes(16)
 
 
@@ -92,14 +107,14 @@ def create_uctx(hca: Hca, request: Command[cmd.CreateUctxIn]) -> Layout:
     if request.view.uctx.cap & ~hca.capabilities.general.uctx_cap:
         refuse(Status.BAD_PARAM, "uctx.cap asks for more than uctx_cap offers")
     out = cmd.CreateUctxOut()
-    out.uid = allocate(hca.uctxs, Uctx())  # type: ignore[arg-type]
+    out.uid = allocate(hca.uctxs, Uctx())
     return out
 
 
 @command(Op.DESTROY_UCTX, cmd.DestroyUctxIn)
 def destroy_uctx(hca: Hca, request: Command[cmd.DestroyUctxIn]) -> bytes:
     """End a user context."""
-    free(hca.uctxs, request.view.uid)  # type: ignore[arg-type]
+    free(hca.uctxs, request.view.uid, 0)
     return bytes(16)
 
 
@@ -107,23 +122,21 @@ def destroy_uctx(hca: Hca, request: Command[cmd.DestroyUctxIn]) -> bytes:
 def alloc_q_counter(hca: Hca, request: Command[cmd.BareIn]) -> Layout:
     """A counter set for queue pairs."""
     out = cmd.AllocQCounterOut()
-    out.counter_set_id = allocate(hca.q_counters, QCounter(uid=request.uid))  # type: ignore[arg-type]
+    out.counter_set_id = allocate(hca.q_counters, QCounter(uid=request.uid))
     return out
 
 
 @command(Op.DEALLOC_Q_COUNTER, cmd.DeallocQCounterIn)
 def dealloc_q_counter(hca: Hca, request: Command[cmd.DeallocQCounterIn]) -> bytes:
     """Give a counter set back."""
-    free(hca.q_counters, request.view.counter_set_id)  # type: ignore[arg-type]
+    free(hca.q_counters, request.view.counter_set_id, request.uid)
     return bytes(16)
 
 
 @command(Op.QUERY_Q_COUNTER, cmd.QueryQCounterIn, cmd.QueryQCounterOut.SIZE)
 def query_q_counter(hca: Hca, request: Command[cmd.QueryQCounterIn]) -> Layout:
     """Read (and clear, if asked) a counter set; counters are 32 bit and stick at their maximum."""
-    counter = hca.q_counters.get(request.view.counter_set_id)
-    if counter is None:
-        refuse(Status.BAD_RES, "q_counter: no such object")
+    counter = find(hca.q_counters, request.view.counter_set_id, request.uid)
     out = cmd.QueryQCounterOut()
     for name, value in counter.values.items():
         setattr(out, name, min(value, 0xFFFFFFFF))

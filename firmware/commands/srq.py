@@ -1,8 +1,8 @@
 """Shared receive queues: RMP (an IB SRQ under ISSI 1) and XRC SRQ, in one number space."""
 
-from firmware.commands.eq_cq import find_cq, queue_buffer
 from firmware.commands.registry import Command, command, refuse
-from firmware.commands.resources import allocate
+from firmware.commands.resources import allocate, find, free
+from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import SRQ_RMP, SRQ_XRC, Srq
 from vhca.layout import Layout
@@ -27,18 +27,23 @@ def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
         refuse(Status.BAD_PARAM, "rmpc.state: a pool is created ready (1)")
     if wq.wq_type != WQ_TYPE_LINKED_LIST or context.basic_cyclic_rcv_wqe:
         refuse(Status.BAD_PARAM, "wq.wq_type: a pool is a linked list")
-    if wq.wq_umem_valid or wq.dbr_umem_valid or wq.wq_signature:
-        refuse(Status.BAD_PARAM, "wq: user memory objects and signatures are not advertised")
-    _check_shape(hca, wq.log_wq_sz, wq.log_wq_stride, wq.pd)
-    # A pool's page offset has 5 bits; its unit is that of every queue, a 64th of the page.
-    buffer = queue_buffer(request.tail, wq.log_wq_pg_sz, wq.page_offset, 1 << (wq.log_wq_sz + wq.log_wq_stride))
+    if wq.wq_signature:
+        refuse(Status.BAD_PARAM, "wq.wq_signature: not offered")
+    _check_shape(hca, wq.log_wq_sz, wq.log_wq_stride)
+    find(hca.pds, wq.pd, request.uid)
+    size_bytes = 1 << (wq.log_wq_sz + wq.log_wq_stride)
+    if wq.wq_umem_valid:
+        buffer = umem_buffer(hca, wq.wq_umem_id, wq.wq_umem_offset, size_bytes, request.uid)
+    else:
+        # A pool's page offset has 5 bits; its unit is that of every queue, a 64th of the page.
+        buffer = queue_buffer(request.tail, wq.log_wq_pg_sz, wq.page_offset, size_bytes)
     srq = Srq(
         uid=request.uid,
         kind=SRQ_RMP,
         buffer=buffer,
         log_size=wq.log_wq_sz,
         log_stride=wq.log_wq_stride,
-        dbr_addr=wq.dbr_addr,
+        dbr_addr=record_addr(hca, wq.dbr_umem_valid, wq.dbr_umem_id, wq.dbr_addr, request.uid),
         pd=wq.pd,
         limit=wq.lwm,
         context=context.to_bytes(),
@@ -51,7 +56,7 @@ def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
 @command(Op.MODIFY_RMP, cmd.ModifyRmpIn)
 def modify_rmp(hca: Hca, request: Command[cmd.ModifyRmpIn]) -> bytes:
     """Arm the limit of a pool."""
-    srq = find_srq(hca, request.view.rmpn, SRQ_RMP)
+    srq = find_srq(hca, request.view.rmpn, SRQ_RMP, request.uid)
     bitmask = int.from_bytes(request.view.bitmask.to_bytes(), "big")
     if bitmask & ~MODIFY_LWM:
         refuse(Status.BAD_PARAM, "bitmask: only the limit can be modified")
@@ -65,7 +70,7 @@ def modify_rmp(hca: Hca, request: Command[cmd.ModifyRmpIn]) -> bytes:
 @command(Op.QUERY_RMP, cmd.QueryRmpIn, cmd.QueryRmpOut.SIZE)
 def query_rmp(hca: Hca, request: Command[cmd.QueryRmpIn]) -> Layout:
     """Context of a pool with its live limit."""
-    srq = find_srq(hca, request.view.rmpn, SRQ_RMP)
+    srq = find_srq(hca, request.view.rmpn, SRQ_RMP, request.uid)
     out = cmd.QueryRmpOut()
     out.rmp_context = type(out.rmp_context).from_bytes(srq.context)
     out.rmp_context.wq.lwm = srq.limit
@@ -76,7 +81,7 @@ def query_rmp(hca: Hca, request: Command[cmd.QueryRmpIn]) -> Layout:
 @command(Op.DESTROY_RMP, cmd.DestroyRmpIn)
 def destroy_rmp(hca: Hca, request: Command[cmd.DestroyRmpIn]) -> bytes:
     """End a pool."""
-    _destroy(hca, find_srq(hca, request.view.rmpn, SRQ_RMP))
+    _destroy(hca, find_srq(hca, request.view.rmpn, SRQ_RMP, request.uid))
     return bytes(16)
 
 
@@ -89,11 +94,10 @@ def create_xrc_srq(hca: Hca, request: Command[cmd.CreateXrcSrqIn]) -> Layout:
         refuse(Status.BAD_PARAM, "xrc_srqc: user memory objects and signatures are not advertised")
     if context.basic_cyclic_rcv_wqe:
         refuse(Status.BAD_PARAM, "basic_cyclic_rcv_wqe: an SRQ is a linked list")
-    _check_shape(hca, context.log_xrc_srq_size, log_stride, context.pd)
-    xrcd = hca.xrcds.get(context.xrcd)
-    if xrcd is None:
-        refuse(Status.BAD_RES, "xrc_srqc.xrcd: no such XRC domain")
-    cq = find_cq(hca, context.cqn)
+    _check_shape(hca, context.log_xrc_srq_size, log_stride)
+    find(hca.pds, context.pd, request.uid)
+    xrcd = find(hca.xrcds, context.xrcd, request.uid)
+    cq = find(hca.cqs, context.cqn, request.uid)
     srq = Srq(
         uid=request.uid,
         kind=SRQ_XRC,
@@ -125,14 +129,14 @@ def arm_xrc_srq(hca: Hca, request: Command[cmd.ArmXrcSrqIn]) -> bytes:
     """Arm the limit of an XRC SRQ (op_mod 1)."""
     if request.op_mod != 1:
         refuse(Status.BAD_PARAM, "op_mod: 1 arms an XRC SRQ")
-    arm_limit(hca, find_srq(hca, request.view.xrc_srqn, SRQ_XRC), request.view.lwm)
+    arm_limit(hca, find_srq(hca, request.view.xrc_srqn, SRQ_XRC, request.uid), request.view.lwm)
     return bytes(16)
 
 
 @command(Op.QUERY_XRC_SRQ, cmd.QueryXrcSrqIn, cmd.QueryXrcSrqOut.SIZE)
 def query_xrc_srq(hca: Hca, request: Command[cmd.QueryXrcSrqIn]) -> Layout:
     """Context of an XRC SRQ with its live limit and state."""
-    srq = find_srq(hca, request.view.xrc_srqn, SRQ_XRC)
+    srq = find_srq(hca, request.view.xrc_srqn, SRQ_XRC, request.uid)
     out = cmd.QueryXrcSrqOut()
     context = type(out.xrc_srq_context_entry).from_bytes(srq.context)
     context.state = XRC_SRQ_STATE_ERROR if srq.failed else XRC_SRQ_STATE_GOOD
@@ -144,7 +148,7 @@ def query_xrc_srq(hca: Hca, request: Command[cmd.QueryXrcSrqIn]) -> Layout:
 @command(Op.DESTROY_XRC_SRQ, cmd.DestroyXrcSrqIn)
 def destroy_xrc_srq(hca: Hca, request: Command[cmd.DestroyXrcSrqIn]) -> bytes:
     """End an XRC SRQ."""
-    srq = find_srq(hca, request.view.xrc_srqn, SRQ_XRC)
+    srq = find_srq(hca, request.view.xrc_srqn, SRQ_XRC, request.uid)
     _destroy(hca, srq)
     xrcd = hca.xrcds.get(srq.xrcd)
     if xrcd is not None:
@@ -161,25 +165,23 @@ def arm_limit(hca: Hca, srq: Srq, limit: int) -> None:
     srq.limit = limit
 
 
-def find_srq(hca: Hca, number: int, kind: int) -> Srq:
+def find_srq(hca: Hca, number: int, kind: int, uid: int) -> Srq:
     """The SRQ of this kind with this number, or refuse."""
-    srq = hca.srqs.get(number)
-    if srq is None or srq.kind != kind:
+    srq = find(hca.srqs, number, uid)
+    if srq.kind != kind:
         refuse(Status.BAD_RES, "srq: no such object of this kind")
     return srq
 
 
-def _check_shape(hca: Hca, log_size: int, log_stride: int, pdn: int) -> None:
+def _check_shape(hca: Hca, log_size: int, log_stride: int) -> None:
     if log_size > hca.capabilities.general.log_max_srq_sz:
         refuse(Status.LIM_ERR, "srq size exceeds log_max_srq_sz")
     if not MIN_LOG_STRIDE <= log_stride <= MAX_LOG_STRIDE:
         refuse(Status.BAD_PARAM, "srq stride: a linked list WQE takes 32 to 4096 bytes")
-    if hca.pds.get(pdn) is None:
-        refuse(Status.BAD_RES, "srq pd: no such protection domain")
 
 
 def _register(hca: Hca, srq: Srq) -> int:
-    number = allocate(hca.srqs, srq)  # type: ignore[arg-type]
+    number = allocate(hca.srqs, srq)
     pd = hca.pds.get(srq.pd)
     assert pd is not None
     pd.refs += 1
@@ -187,9 +189,7 @@ def _register(hca: Hca, srq: Srq) -> int:
 
 
 def _destroy(hca: Hca, srq: Srq) -> None:
-    if srq.refs:
-        refuse(Status.BAD_RES_STATE, "srq: still in use")
-    hca.srqs.remove(srq)
+    free(hca.srqs, srq.handle, 0)
     pd = hca.pds.get(srq.pd)
     if pd is not None:
         pd.refs -= 1

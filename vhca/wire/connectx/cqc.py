@@ -20,6 +20,7 @@ class Cqc(Layout, size=64):
     mini_cqe_res_format: int = bits(0x000, 13, 12)
     st: int = bits(0x000, 11, 8)
     cqe_compression_layout: int = bits(0x000, 1, 0)
+    dbr_umem_id: int = u32(0x004)
     page_offset: int = bits(0x008, 11, 6)
     log_cq_size: int = bits(0x00C, 28, 24)
     uar_page: int = bits(0x00C, 23, 0)

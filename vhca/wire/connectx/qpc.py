@@ -70,6 +70,7 @@ class Qpc(Layout, size=232):
     ulp_stateless_offload_mode: int = bits(0x008, 3, 0)
     counter_set_id: int = bits(0x00C, 31, 24)
     uar_page: int = bits(0x00C, 23, 0)
+    send_dbr_mode: int = bits(0x010, 31, 30)
     user_index: int = bits(0x010, 23, 0)
     log_page_size: int = bits(0x014, 28, 24)
     remote_qpn: int = bits(0x014, 23, 0)
@@ -117,6 +118,7 @@ class Qpc(Layout, size=232):
     cs_res: int = bits(0x0C4, 7, 0)
     dc_access_key: int = u64(0x0C8)
     dbr_umem_valid: int = bits(0x0D0, 28)
+    dbr_umem_id: int = u32(0x0E4)
 
 
 class QpState(IntEnum):

@@ -43,6 +43,8 @@ class CreateCqIn(CmdIn, size=0x110):
     """CREATE_CQ input; a PAS list follows."""
 
     cq_context: Cqc = sub(0x010, Cqc)
+    cq_umem_offset: int = u64(0x050)
+    cq_umem_id: int = u32(0x058)
     cq_umem_valid: int = bits(0x05C, 31)
 
 
@@ -76,6 +78,8 @@ class ModifyCqIn(CmdIn, size=0x110):
     cqn: int = bits(0x008, 23, 0)
     modify_field_select_resize_field_select: int = u32(0x00C)
     cq_context: Cqc = sub(0x010, Cqc)
+    cq_umem_offset: int = u64(0x050)
+    cq_umem_id: int = u32(0x058)
     cq_umem_valid: int = bits(0x05C, 31)
 
 
@@ -87,6 +91,8 @@ class CreateMkeyIn(CmdIn, size=0x110):
     data_direct: int = bits(0x00C, 29)
     memory_key_mkey_entry: Mkc = sub(0x010, Mkc)
     translations_octword_actual_size: int = u32(0x060)
+    mkey_umem_id: int = u32(0x064)
+    mkey_umem_offset: int = u64(0x068)
 
 
 class CreateMkeyOut(CmdOut, size=0x10):

@@ -1,0 +1,75 @@
+"""User memory objects, and how queues and doorbell records are found in host memory.
+
+A queue's pages come as a list behind the command, or, for user contexts that build their objects themselves, as a place
+in a user memory object registered before.
+"""
+
+from firmware.commands.registry import Command, command, page_list, refuse
+from firmware.commands.resources import allocate, find, free
+from firmware.hca import Hca
+from firmware.objects import Umem
+from firmware.queues import QueueBuffer
+from vhca.layout import Layout
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op, Status
+
+PAGE_LOG = 12
+RECORD_BYTES = 8
+
+
+@command(Op.CREATE_UMEM, cmd.CreateUmemIn)
+def create_umem(hca: Hca, request: Command[cmd.CreateUmemIn]) -> Layout:
+    """Register user memory by its pages."""
+    if not request.uid:
+        refuse(Status.BAD_PARAM, "uid: user memory belongs to a user context")
+    view = request.view.umem
+    log_page_bytes = PAGE_LOG + view.log_page_size
+    if view.page_offset >> log_page_bytes or not view.num_of_mtt:
+        refuse(Status.BAD_PARAM, "umem: page_offset lies behind the first page, or there is no page")
+    umem = Umem(
+        uid=request.uid,
+        pages=page_list(request.tail, view.num_of_mtt),
+        log_page_bytes=log_page_bytes,
+        offset=view.page_offset,
+    )
+    out = cmd.CreateUmemOut()
+    out.umem_id = allocate(hca.umems, umem)
+    return out
+
+
+@command(Op.DESTROY_UMEM, cmd.DestroyUmemIn)
+def destroy_umem(hca: Hca, request: Command[cmd.DestroyUmemIn]) -> bytes:
+    """Forget user memory; queues that lie in it keep their own copy of its pages."""
+    free(hca.umems, request.view.umem_id, request.uid)
+    return bytes(16)
+
+
+def queue_buffer(tail: bytes, log_page_size: int, page_offset: int, size_bytes: int) -> QueueBuffer:
+    """The buffer that a context and a page list describe.
+
+    `log_page_size` counts from 4 KiB, `page_offset` in 64ths of a page.
+    """
+    log_page_bytes = PAGE_LOG + log_page_size
+    offset = page_offset << log_page_bytes >> 6
+    count = QueueBuffer.pages_needed(log_page_bytes, offset, size_bytes)
+    return QueueBuffer(page_list(tail, count), log_page_bytes, offset, size_bytes)
+
+
+def umem_buffer(hca: Hca, umem_id: int, offset: int, size_bytes: int, uid: int) -> QueueBuffer:
+    """The buffer of `size_bytes` at `offset` in a user memory object."""
+    umem = find(hca.umems, umem_id, uid)
+    if offset + size_bytes > umem.size_bytes:
+        refuse(Status.BAD_PARAM, "umem: the queue does not fit behind this offset")
+    if (offset + umem.offset) % 64:
+        refuse(Status.BAD_PARAM, "umem: a queue starts at a multiple of 64 bytes")
+    return QueueBuffer(umem.pages, umem.log_page_bytes, offset + umem.offset, size_bytes)
+
+
+def record_addr(hca: Hca, umem_valid: int, umem_id: int, addr: int, uid: int) -> int:
+    """Bus address of a doorbell record; with a user memory object `addr` is the offset in it."""
+    if not umem_valid:
+        return addr
+    umem = find(hca.umems, umem_id, uid)
+    if addr % RECORD_BYTES or addr + RECORD_BYTES > umem.size_bytes:
+        refuse(Status.BAD_PARAM, "dbr_umem: the doorbell record does not fit behind this offset")
+    return umem.addr(addr)
