@@ -1,13 +1,53 @@
-"""Registration by work request."""
+"""Registration by work request (UMR): a WQE that changes a memory key in its turn of the send queue.
 
-from typing import TYPE_CHECKING
+Fast registration, local invalidate, memory window bind and the driver's own registration queue are this one WQE. The
+key is found by its index: the WQE may carry the key's new variant. Everything is checked before anything is changed.
+"""
 
-from firmware.transport.completion import LOCAL_QP_OPERATION
+from struct import Struct
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from firmware.memory import AccessError, find_key, gather
+from firmware.objects import (
+    LOCAL_READ,
+    LOCAL_WRITE,
+    MODE_KLM,
+    MODE_MTT,
+    MODE_PA,
+    REMOTE_ATOMIC,
+    REMOTE_READ,
+    REMOTE_WRITE,
+    Mkey,
+)
+from firmware.transport.completion import BIND, LOCAL_PROTECTION, LOCAL_QP_OPERATION
 from firmware.transport.qp import Qp
 from firmware.transport.wqe import SendWqe
+from vhca.wire.connectx.mkey import Klm
+from vhca.wire.connectx.wqe import DataSegment, MkeyMask, UmrCheckFree, UmrCtrlSegment, UmrMkeySegment
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
+
+OCTWORD: Final = 16
+CTRL_AT: Final = 16
+MKEY_AT: Final = CTRL_AT + UmrCtrlSegment.SIZE
+PAYLOAD_AT: Final = MKEY_AT + UmrMkeySegment.SIZE
+MIN_LOG_PAGE: Final = 12
+MAX_LOG_PAGE: Final = 52
+# Low bits of a translation entry are rights, which count with on-demand paging only.
+PAGE_MASK: Final = ~0xFFF
+
+_RIGHTS: Final = (
+    (MkeyMask.LR, "lr", LOCAL_READ),
+    (MkeyMask.LW, "lw", LOCAL_WRITE),
+    (MkeyMask.RR, "rr", REMOTE_READ),
+    (MkeyMask.RW, "rw", REMOTE_WRITE),
+    (MkeyMask.A, "a", REMOTE_ATOMIC),
+)
+_data = DataSegment.unpacker("byte_count", "lkey", "addr")
+_klm = Klm.unpacker("bcount", "key", "va")
+_MTT: Final = Struct(">Q")
+T = TypeVar("T")
 
 
 class UmrError(Exception):
@@ -19,5 +59,149 @@ class UmrError(Exception):
 
 
 def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> None:
-    """Refuse: not offered yet."""
-    raise UmrError(LOCAL_QP_OPERATION, "UMR is not offered")
+    """Carry out the UMR of `wqe`, whole or not at all. Raises UmrError."""
+    raw = wqe.raw
+    if len(raw) < PAYLOAD_AT:
+        raise UmrError(LOCAL_QP_OPERATION, "a UMR has a control and a memory key segment")
+    ctrl = UmrCtrlSegment.from_bytes(raw, CTRL_AT)
+    segment = UmrMkeySegment.from_bytes(raw, MKEY_AT)
+    mkey = hca.mkeys.get(wqe.rkey >> 8)
+    if mkey is None:
+        raise UmrError(BIND, "umr: no such memory key")
+    _check(hca, qp, mkey, ctrl, segment, wqe.rkey)
+    payload = _payload(hca, qp, ctrl, raw)
+    changed = _changed(mkey, ctrl.mkey_mask, segment)
+    _translation(mkey, changed, ctrl, payload)
+    if changed.mode == MODE_KLM and not changed.free and payload:
+        _check_window(hca, qp, changed)
+    _commit(hca, mkey, changed)
+    hca.count["umrs"] += 1
+
+
+def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeySegment, key: int) -> None:
+    """May this queue pair change this key, and is the key in the state that the WQE expects?"""
+    mask = ctrl.mkey_mask
+    if not mkey.umr_enabled:
+        raise UmrError(BIND, "umr: the key was not created for UMR")
+    if not qp.exempt_from_pd:
+        if mkey.pd != qp.pd:
+            raise UmrError(BIND, "umr: the key belongs to another protection domain")
+        if mask >> MkeyMask.PD & 1 and segment.pd != qp.pd:
+            raise UmrError(BIND, "umr: only the registration queue moves keys between domains")
+    elif mask >> MkeyMask.PD & 1 and hca.pds.get(segment.pd) is None:
+        raise UmrError(BIND, "umr: no such protection domain")
+    if ctrl.check_free == UmrCheckFree.FAIL_IF_NOT_FREE and not mkey.free:
+        raise UmrError(BIND, "umr: the key is in use")
+    if ctrl.check_free == UmrCheckFree.FAIL_IF_FREE and mkey.free:
+        raise UmrError(BIND, "umr: the key is free")
+    if ctrl.check_qpn and mkey.qpn != segment.qpn:
+        raise UmrError(BIND, "umr: the key is bound to another queue pair")
+    if mask >> MkeyMask.QPN & 1 and segment.qpn not in (0xFFFFFF, qp.handle):
+        raise UmrError(BIND, "umr: a window is bound to the queue pair that binds it, or to none")
+    if mask >> MkeyMask.BSF_EN & 1 and segment.bsf_en:
+        raise UmrError(BIND, "umr: signature offload is not offered")
+    hca.note("umr", qpn=qp.handle, key=f"{key:#010x}", mask=f"{mask:#x}", octowords=ctrl.xlt_octowords)
+
+
+def _payload(hca: "Hca", qp: Qp, ctrl: UmrCtrlSegment, raw: bytes) -> bytes:
+    """The translation entries, from the WQE itself or from memory."""
+    size = ctrl.xlt_octowords * OCTWORD
+    if not size:
+        return b""
+    if ctrl.inline:
+        if PAYLOAD_AT + size > len(raw):
+            raise UmrError(LOCAL_QP_OPERATION, "umr: inline translation ends behind the WQE")
+        return raw[PAYLOAD_AT : PAYLOAD_AT + size]
+    if len(raw) < PAYLOAD_AT + DataSegment.SIZE:
+        raise UmrError(LOCAL_QP_OPERATION, "umr: translation without a data segment")
+    length, lkey, addr = _data(raw, PAYLOAD_AT)
+    try:
+        return gather(hca, qp, [(addr, length, lkey)], 0, size)
+    except AccessError as error:
+        raise UmrError(LOCAL_PROTECTION, str(error)) from None
+
+
+def _changed(mkey: Mkey, mask: int, segment: UmrMkeySegment) -> Mkey:
+    """A copy of the key with the masked fields taken from the segment; translation lists are shared still."""
+    changed = Mkey(
+        variant=segment.mkey_7_0 if mask >> MkeyMask.KEY & 1 else mkey.variant,
+        pd=segment.pd if mask >> MkeyMask.PD & 1 else mkey.pd,
+        mode=mkey.mode,
+        start=segment.start_addr if mask >> MkeyMask.START_ADDR & 1 else mkey.start,
+        length=segment.len if mask >> MkeyMask.LEN & 1 else mkey.length,
+        length64=bool(segment.length64) if mask >> MkeyMask.LEN & 1 else mkey.length64,
+        log_page_size=mkey.log_page_size,
+        pages=mkey.pages,
+        klms=mkey.klms,
+        free=bool(segment.free) if mask >> MkeyMask.FREE & 1 else mkey.free,
+        remote_invalidate=bool(segment.en_rinval) if mask >> MkeyMask.EN_RINVAL & 1 else mkey.remote_invalidate,
+        qpn=segment.qpn if mask >> MkeyMask.QPN & 1 else mkey.qpn,
+    )
+    rights = mkey.rights
+    for bit, name, right in _RIGHTS:
+        if mask >> bit & 1:
+            rights = rights | right if getattr(segment, name) else rights & ~right
+    changed.rights = rights
+    if mask >> MkeyMask.PAGE_SIZE & 1:
+        high = segment.log_page_size & 0x20 if mask >> MkeyMask.PAGE_SIZE_5 & 1 else 0
+        changed.log_page_size = high | segment.log_page_size & 0x1F
+        if mkey.mode == MODE_MTT and not MIN_LOG_PAGE <= changed.log_page_size <= MAX_LOG_PAGE:
+            raise UmrError(BIND, "umr: 12 is the smallest log_page_size")
+    if mkey.mode == MODE_MTT and changed.length64:
+        raise UmrError(BIND, "umr: length64 with a page list")
+    return changed
+
+
+def _translation(mkey: Mkey, changed: Mkey, ctrl: UmrCtrlSegment, payload: bytes) -> None:
+    """Put the entries into place: from the start of the table, or from an offset in octowords."""
+    if not payload:
+        return
+    if mkey.mode == MODE_PA:
+        raise UmrError(BIND, "umr: this key has no translation table")
+    offset = ctrl.xlt_offset_47_16 << 16 | ctrl.xlt_offset if ctrl.translation_offset_en else 0
+    if offset + ctrl.xlt_octowords > mkey.capacity_octwords:
+        raise UmrError(BIND, "umr: more translation than the key was created for")
+    if mkey.mode == MODE_MTT:
+        entries = [entry & PAGE_MASK for (entry,) in _MTT.iter_unpack(payload)]
+        changed.pages = _replace(mkey.pages, entries, offset * 2, 0) if ctrl.translation_offset_en else entries
+        return
+    klms: list[tuple[int, int, int]] = [_klm(payload, at) for at in range(0, len(payload), Klm.SIZE)]
+    changed.klms = _replace(mkey.klms, klms, offset, (0, 0, 0)) if ctrl.translation_offset_en else klms
+
+
+def _replace(old: list[T], new: list[T], at: int, empty: T) -> list[T]:
+    head = old[:at] + [empty] * (at - len(old))
+    return head + new + old[at + len(new) :]
+
+
+def _check_window(hca: "Hca", qp: Qp, changed: Mkey) -> None:
+    """What a window shows must lie inside regions of its domain that may be written if the window may (10.6.7.2.2)."""
+    right = LOCAL_WRITE if changed.rights & (REMOTE_WRITE | REMOTE_ATOMIC) else 0
+    for size, key, addr in changed.klms:
+        if not size:
+            continue
+        try:
+            find_key(hca, changed.pd, qp.handle, key, addr, size, right)
+        except AccessError as error:
+            raise UmrError(BIND, str(error)) from None
+
+
+def _commit(hca: "Hca", mkey: Mkey, changed: Mkey) -> None:
+    if changed.pd != mkey.pd:
+        old, new = hca.pds.get(mkey.pd), hca.pds.get(changed.pd)
+        if old is not None:
+            old.refs -= 1
+        if new is not None:
+            new.refs += 1
+    mkey.variant = changed.variant
+    mkey.pd = changed.pd
+    mkey.rights = changed.rights
+    mkey.start = changed.start
+    mkey.length = changed.length
+    mkey.length64 = changed.length64
+    mkey.log_page_size = changed.log_page_size
+    mkey.pages = changed.pages
+    mkey.klms = changed.klms
+    mkey.free = changed.free
+    mkey.remote_invalidate = changed.remote_invalidate
+    mkey.qpn = changed.qpn

@@ -78,7 +78,7 @@ def test_any_bytes_in_the_send_ring(service: int, content: bytes, posted: int) -
     assert a.qp.state in (3, 4, ERR)
 
 
-packets = st.builds(
+packets: st.SearchStrategy[dict[str, object]] = st.builds(
     dict,
     op=st.integers(0, 8),
     psn=st.one_of(st.integers(0xFFFFEC, 0xFFFFFF), st.integers(0, 0xFFFFFF), st.integers(0, 20)),

@@ -1,0 +1,230 @@
+"""Registration by work request: fast registration, invalidation, windows, and the registration queue."""
+
+import os
+
+import pytest
+
+from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, Mkey, Pd
+from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, Card, End, World, pair
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.mkey import Klm
+from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
+
+PAGES = 4
+LENGTH = PAGES * 4096
+REGISTER = sum(
+    1 << bit
+    for bit in (MkeyMask.LEN, MkeyMask.PAGE_SIZE, MkeyMask.START_ADDR, MkeyMask.KEY, MkeyMask.LR, MkeyMask.LW,
+                MkeyMask.RR, MkeyMask.RW, MkeyMask.FREE)
+)  # fmt: skip
+START = 0x7000_0000
+
+
+def free_key(card: Card, mode: int = MODE_MTT, octwords: int = 4) -> Mkey:
+    mkey = Mkey(variant=0x10, pd=card.pd.handle, mode=mode, rights=LOCAL_READ, free=True, umr_enabled=True,
+                capacity_octwords=octwords)  # fmt: skip
+    card.hca.mkeys.add(mkey)
+    return mkey
+
+
+def umr(end: End, mkey: Mkey, *, mask: int, payload: bytes = b"", inline: bool = True, check_free: int = 0,
+        variant: int = 0x11, offset: int | None = None, check_qpn: int = 0, **fields: int) -> int:  # fmt: skip
+    """Post a UMR for `mkey`; without `inline` the entries are gathered from memory."""
+    ctrl = UmrCtrlSegment(inline=int(inline), check_free=check_free, check_qpn=check_qpn, mkey_mask=mask,
+                          xlt_octowords=len(payload) // 16, translation_offset_en=int(offset is not None),
+                          xlt_offset=offset or 0)  # fmt: skip
+    segment = UmrMkeySegment(mkey_7_0=variant, **fields)
+    body = ctrl.to_bytes() + segment.to_bytes()
+    if payload:
+        body += payload if inline else end.sge(end.buffer(payload), len(payload))
+    return end.post(WqeOpcode.UMR, body, imm=mkey.handle << 8 | variant)
+
+
+def entries(pages: list[int]) -> bytes:
+    raw = b"".join((page | 3).to_bytes(8, "big") for page in pages)
+    return raw + bytes(-len(raw) % 64)
+
+
+def register(end: End, mkey: Mkey, pages: list[int], **more: object) -> int:
+    args = {"mask": REGISTER, "payload": entries(pages), "check_free": 1, "start_addr": START, "len": LENGTH,
+            "log_page_size": 12, "lr": 1, "lw": 1, "rr": 1, "rw": 1}  # fmt: skip
+    return umr(end, mkey, **{**args, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_fast_registration_translates_scattered_pages(inline: bool) -> None:
+    world, a, b = pair()
+    mkey = free_key(world.b)
+    area = world.b.alloc(LENGTH)
+    order = [2, 0, 3, 1]
+    register(b, mkey, [area + 4096 * page for page in order], inline=inline)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0]
+    content = os.urandom(LENGTH - 200)
+    a.write(a.buffer(content), len(content), START + 100, mkey.handle << 8 | 0x11)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    seen = b"".join(b.peek(area + 4096 * page, 4096) for page in order)
+    assert seen[100:-100] == content
+
+
+def test_local_invalidate_ends_the_use_of_a_key() -> None:
+    world, a, b = pair()
+    mkey = free_key(world.b)
+    register(b, mkey, [world.b.alloc(4096) for _ in range(PAGES)])
+    rkey = mkey.handle << 8 | 0x11
+    a.write(a.buffer(8), 8, START, rkey)
+    world.settle()
+    umr(b, mkey, mask=1 << MkeyMask.FREE, free=1)
+    assert mkey.free
+    assert mkey.variant == 0x11
+    a.write(a.buffer(8), 8, START, rkey)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, CqeSyndrome.REMOTE_ACCESS_ERR]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "syndrome"),
+    [
+        ("not_enabled", CqeSyndrome.MW_BIND_ERR),
+        ("in_use", CqeSyndrome.MW_BIND_ERR),
+        ("domain", CqeSyndrome.MW_BIND_ERR),
+        ("capacity", CqeSyndrome.MW_BIND_ERR),
+        ("page_size", CqeSyndrome.MW_BIND_ERR),
+        ("move", CqeSyndrome.MW_BIND_ERR),
+        ("offset", CqeSyndrome.MW_BIND_ERR),
+    ],
+)
+def test_refused_registration_changes_nothing(mistake: str, syndrome: int) -> None:
+    world, _, b = pair()
+    mkey = free_key(world.b)
+    pages = [world.b.alloc(4096) for _ in range(PAGES)]
+    more: dict[str, object] = {}
+    if mistake == "not_enabled":
+        mkey.umr_enabled = False
+    elif mistake == "in_use":
+        mkey.free = False
+    elif mistake == "domain":
+        mkey.pd += 9
+    elif mistake == "capacity":
+        pages = pages * 3
+    elif mistake == "page_size":
+        more["log_page_size"] = 11
+    elif mistake == "move":
+        more |= {"mask": REGISTER | 1 << MkeyMask.PD, "pd": 99}
+    elif mistake == "offset":
+        more["offset"] = 2
+    before = (mkey.free, mkey.variant, mkey.rights, list(mkey.pages), mkey.pd)
+    register(b, mkey, pages, **more)
+    assert [c.syndrome for c in b.send_cq.poll()] == [syndrome]
+    assert (mkey.free, mkey.variant, mkey.rights, list(mkey.pages), mkey.pd) == before
+    assert b.qp.state == ERR
+
+
+def test_unknown_key_and_cut_wqe() -> None:
+    for payload, syndrome in ((b"", CqeSyndrome.MW_BIND_ERR), (None, CqeSyndrome.LOCAL_QP_OP_ERR)):
+        _, a, _ = pair()
+        if payload is None:
+            a.post(WqeOpcode.UMR, bytes(48))
+        else:
+            umr(a, Mkey(handle=0x7777), mask=0)
+        assert [c.syndrome for c in a.send_cq.poll()] == [syndrome]
+
+
+def test_registration_queue_works_across_domains_and_keeps_count_of_them() -> None:
+    world = World()
+    queue = End(world.a, ST_REG_UMR, has_rq=False)
+    queue.qp.pd = 0
+    queue.connect(queue)
+    other = Pd()
+    world.a.hca.pds.add(other)
+    other.refs = 1
+    mkey = free_key(world.a)
+    mkey.pd = other.handle
+    pages = [world.a.alloc(4096) for _ in range(PAGES)]
+    register(queue, mkey, pages, inline=False)
+    assert [c.syndrome for c in queue.send_cq.poll()] == [0]
+    assert (mkey.free, mkey.pages[:PAGES]) == (False, pages)
+    # Revoke: back to the registration queue's domain, and free.
+    refs = world.a.pd.refs
+    umr(queue, mkey, mask=1 << MkeyMask.FREE | 1 << MkeyMask.PD, free=1, pd=world.a.pd.handle)
+    assert [c.syndrome for c in queue.send_cq.poll()] == [0]
+    assert (mkey.free, mkey.pd, other.refs, world.a.pd.refs) == (True, world.a.pd.handle, 0, refs + 1)
+
+
+def test_registration_queue_refuses_everything_else() -> None:
+    world = World()
+    queue = End(world.a, ST_REG_UMR, has_rq=False)
+    queue.connect(queue)
+    queue.send(queue.buffer(8), 8)
+    assert [c.syndrome for c in queue.send_cq.poll()] == [CqeSyndrome.LOCAL_QP_OP_ERR]
+
+
+def test_translation_offset_changes_a_part_of_the_table() -> None:
+    world = World()
+    queue = End(world.a, ST_REG_UMR, has_rq=False)
+    queue.connect(queue)
+    mkey = free_key(world.a, octwords=16)
+    mkey.pages = [0x1000 * (n + 1) for n in range(32)]
+    umr(queue, mkey, mask=0, payload=entries([0xA000] * 8), offset=4, inline=False)
+    assert [c.syndrome for c in queue.send_cq.poll()] == [0]
+    assert mkey.pages == [0x1000 * (n + 1) for n in range(8)] + [0xA000] * 8 + [0x1000 * (n + 1) for n in range(16, 32)]
+
+
+WINDOW = 1 << MkeyMask.FREE | 1 << MkeyMask.KEY | 1 << MkeyMask.LEN | 1 << MkeyMask.START_ADDR
+WINDOW |= 1 << MkeyMask.RR | 1 << MkeyMask.RW | 1 << MkeyMask.QPN
+
+
+def bind(end: End, window: Mkey, region_key: int, addr: int, size: int, **more: int) -> int:
+    entry = Klm(bcount=size, key=region_key, va=addr).to_bytes() + bytes(48)
+    args = {"mask": WINDOW, "start_addr": addr, "len": size, "rr": 1, "rw": 1, "qpn": 0xFFFFFF, **more}
+    return umr(end, window, payload=entry, **args)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_window_shows_a_part_of_a_region_to_its_peer(kind: int) -> None:
+    world, a, b = pair()
+    region = b.buffer(8192)
+    window = free_key(world.b, MODE_KLM)
+    bind(b, window, b.card.register(region, 8192), region + 1000, 500, qpn=b.qpn if kind == 2 else 0xFFFFFF)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0]
+    rkey = window.handle << 8 | 0x11
+    a.write(a.buffer(b"w" * 500), 500, region + 1000, rkey)
+    world.settle()
+    assert b.peek(region + 999, 502) == b"\0" + b"w" * 500 + b"\0"
+    a.write(a.buffer(2), 2, region + 1499, rkey)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, CqeSyndrome.REMOTE_ACCESS_ERR]
+
+
+def test_window_of_type_2_is_for_its_queue_pair_alone() -> None:
+    world, _, b = pair()
+    left, right = End(world.a, ST_RC), End(world.b, ST_RC)
+    left.connect(right)
+    right.connect(left)
+    region = b.buffer(4096)
+    window = free_key(world.b, MODE_KLM)
+    bind(b, window, b.card.register(region, 4096), region, 100, qpn=b.qpn)
+    left.write(left.buffer(8), 8, region, window.handle << 8 | 0x11)
+    world.settle()
+    assert [c.syndrome for c in left.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
+
+
+@pytest.mark.parametrize("mistake", ["read_only", "range", "key"])
+def test_window_beyond_its_region_is_a_bind_error(mistake: str) -> None:
+    world, _, b = pair()
+    region = b.buffer(4096)
+    key = world.b.register(region, 4096, LOCAL_READ if mistake == "read_only" else LOCAL_READ | LOCAL_WRITE)
+    window = free_key(world.b, MODE_KLM)
+    bind(b, window, key + 0x100 if mistake == "key" else key, region + (4000 if mistake == "range" else 0), 200)
+    assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
+    assert window.free
+
+
+def test_unbind_checks_the_queue_pair() -> None:
+    world, _, b = pair()
+    region = b.buffer(4096)
+    window = free_key(world.b, MODE_KLM)
+    bind(b, window, b.card.register(region, 4096), region, 100, qpn=b.qpn)
+    umr(b, window, mask=1 << MkeyMask.FREE, free=1, check_qpn=1, qpn=b.qpn)
+    umr(b, window, mask=1 << MkeyMask.FREE, free=1, check_qpn=1, qpn=b.qpn + 1)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0, 0, CqeSyndrome.MW_BIND_ERR]
