@@ -242,7 +242,7 @@ class Bench:
         lines, noise = _Lines(), bytearray()
         process = guest.popen(
             [
-                *("python3", f"{_GUEST_DIR}/agent.py", "--seed", self._seed),
+                *("python3", "-X", "no_debug_ranges", f"{_GUEST_DIR}/agent.py", "--seed", self._seed),
                 *("--test-timeout", str(self._test_timeout_s), "--without", f"{_GUEST_DIR}/done"),
                 *(("--matching", matching) if matching else ()),
                 *(SUITE, run.name, "--dev", self.device_name, "--port", "1", "-v"),

@@ -1,0 +1,65 @@
+"""rdma-core's suite on the baseline, in a real guest: the bench gives it all it asks for and tells what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from vhca.lab.conformance import OUTPUT, RECORD
+from vhca.lab.conformance_bench import SOFT_ROCE, Bench
+from vhca.lab.conformance_report import unexplained
+from vhca.lab.conformance_results import PASSED, TIMEOUT, DeviceRun, load, regressions
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Bench(SOFT_ROCE, log_dir=tmp_path_factory.mktemp("logs")) as running:
+        yield running
+
+
+def test_the_guest_has_what_the_suite_asks_for(bench: Bench) -> None:
+    run = bench.guest.run
+    pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+    assert int(run(["cat", pages], check=True).stdout) >= 16
+    assert run(["sh", "-c", "ulimit -l"], check=True).stdout.strip() == "unlimited"
+    assert int(run(["sh", "-c", "grep MemFree /proc/meminfo"]).stdout.split()[1]) > 1_000_000
+    assert run(
+        ["python3", "-c", "import scapy.layers.inet6"], env={"PYTHONPATH": "/tmp/conformance/python"}, check=True
+    )
+    assert {"uverbs0", "rdma_cm"} <= set(run(["ls", "/dev/infiniband"], check=True).stdout.split())
+    assert bench.port_active()
+    assert bench.about["kernel"].startswith("6.19.")
+    assert bench.about["rdma-core"]
+
+
+@pytest.mark.parametrize("name", ["test_pd", "test_rdmacm", "test_mlx5_devx"])
+def test_files_come_out_as_stored(bench: Bench, name: str) -> None:
+    run = DeviceRun(SOFT_ROCE, {}, {name: bench.run_file(name)})
+    assert run.totals().total() > 0
+    assert regressions(load(OUTPUT / RECORD)[SOFT_ROCE], run) == []
+    assert unexplained(run) == []
+
+
+def test_a_test_that_hangs_costs_only_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    guest = bench.guest
+    original = guest.run(["cat", "/usr/share/doc/rdma-core/tests/test_fork.py"], check=True).stdout
+    body = (
+        "import os, signal, unittest\n"
+        "class T(unittest.TestCase):\n"
+        "    def test_1(self): pass\n"
+        "    def test_2(self):\n"
+        "        while True: pass\n"
+        "    def test_3(self): os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "    def test_4(self): pass\n"
+    )
+    monkeypatch.setattr(bench, "_test_timeout_s", 3.0)
+    try:
+        guest.agent.put_file(body.encode(), "/usr/share/doc/rdma-core/tests/test_fork.py")
+        run = bench.run_file("test_fork")
+    finally:
+        guest.agent.put_file(original.encode(), "/usr/share/doc/rdma-core/tests/test_fork.py")
+    told = {name.rpartition(".")[2]: test.outcome for name, test in run.tests.items()}
+    assert told == {"test_1": PASSED, "test_2": TIMEOUT, "test_3": "crashed", "test_4": PASSED}
+    assert "signal 11" in run.tests["tests.test_fork.T.test_3"].gist
+    assert "test_2" in run.tests["tests.test_fork.T.test_2"].reason
