@@ -1,0 +1,104 @@
+"""Unreliable connection: whole messages or none, and not a word about it."""
+
+import os
+
+import pytest
+
+from firmware.transport.qp import SQER
+from tests.scenario.world import ERR, ST_UC, World, pair
+from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
+from vhca.wire.connectx.wqe import WqeOpcode
+from vhca.wire.ib import split
+from vhca.wire.packet import Packet
+
+
+@pytest.mark.parametrize("size", [0, 1, 5000, 600_000])
+def test_write_and_send_arrive_and_complete_at_once(size: int) -> None:
+    world, a, b = pair(ST_UC)
+    content = os.urandom(size)
+    target, place = b.buffer(size), b.buffer(size)
+    b.post_recv(place, size)
+    a.write(a.buffer(content), size, target, b.card.key)
+    a.send(a.buffer(content), size, imm=3)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+    assert b.peek(target, size) == b.peek(place, size) == content
+    (got,) = b.recv_cq.poll()
+    assert (got.kind, got.size, got.extra) == (CqeOpcode.RESP_SEND_IMM, size, 3)
+    assert not any("ACK" in line for line in world.ladder)
+
+
+def test_write_with_immediate() -> None:
+    world, a, b = pair(ST_UC)
+    target = b.buffer(5000)
+    b.post_recv()
+    a.rdma(WqeOpcode.RDMA_WRITE_IMM, a.buffer(b"u" * 5000), 5000, target, b.card.key, imm=9)
+    world.settle()
+    (got,) = b.recv_cq.poll()
+    assert (got.kind, got.size, got.extra) == (CqeOpcode.RESP_WR_IMM, 5000, 9)
+
+
+def test_message_with_a_hole_is_dropped_and_its_receive_serves_the_next_one() -> None:
+    world, a, b = pair(ST_UC)
+    first = True
+
+    def drop_second_packet(packet: Packet) -> list[Packet]:
+        nonlocal first
+        parts = split(packet)
+        if first:
+            del parts[1]
+            first = False
+        return parts
+
+    world.fault = drop_second_packet
+    target = b.buffer(4096)
+    b.post_recv(target, 4096)
+    a.send(a.buffer(b"lost" * 1024), 4096)
+    a.send(a.buffer(b"next" * 1024), 4096)
+    world.settle()
+    (got,) = b.recv_cq.poll()
+    assert (got.counter, b.peek(target, 4096)) == (0, b"next" * 1024)
+    assert world.b.hca.count["rx_drop_uc_sequence"] == 2
+
+
+@pytest.mark.parametrize("mistake", ["no_receive", "too_long", "right", "key"])
+def test_what_cannot_be_taken_is_dropped_and_counted(mistake: str) -> None:
+    world, a, b = pair(ST_UC, None, rwe=0 if mistake == "right" else 1)
+    counter = {"no_receive": "rx_drop_no_receive", "too_long": "rx_drop_too_long", "right": "rx_drop_uc_rights",
+               "key": "rx_drop_uc_key"}[mistake]  # fmt: skip
+    if mistake == "too_long":
+        b.post_recv(b.buffer(4), 4)
+    if mistake in ("no_receive", "too_long"):
+        a.send(a.buffer(8), 8)
+    else:
+        a.write(a.buffer(8), 8, b.buffer(8), 0x777700 if mistake == "key" else b.card.key)
+    world.settle()
+    assert a.send_cq.poll()[0].good
+    assert b.recv_cq.poll() == []
+    assert world.b.hca.count[counter] == 1
+
+
+def test_read_and_atomics_are_not_offered() -> None:
+    for opcode in (WqeOpcode.RDMA_READ, WqeOpcode.ATOMIC_FA):
+        _, a, b = pair(ST_UC)
+        a.rdma(opcode, a.buffer(8), 8, b.buffer(8), b.card.key)
+        assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.LOCAL_QP_OP_ERR]
+        assert a.qp.state == SQER
+
+
+def test_bad_receive_key_ends_the_queue_pair() -> None:
+    world, a, b = pair(ST_UC)
+    b.post_recv(b.buffer(8), 8, key=0x999900)
+    a.send(a.buffer(8), 8)
+    world.settle()
+    assert [c.syndrome for c in b.recv_cq.poll()] == [CqeSyndrome.LOCAL_PROT_ERR]
+    assert b.qp.state == ERR
+
+
+def test_connection_starts_anywhere() -> None:
+    world = World()
+    world, a, b = pair(ST_UC, world, next_rcv_psn=5)
+    target = b.buffer(8)
+    a.write(a.buffer(b"whatever"), 8, target, b.card.key)
+    world.settle()
+    assert b.peek(target, 8) == b"whatever"

@@ -1,0 +1,91 @@
+"""Extended reliable connection: an initiator sends to a shared queue of the target's domain."""
+
+import os
+
+from firmware.objects import SRQ_XRC
+from tests.scenario.world import ERR, ST_XRC, CompletionQueue, End, SharedQueue, World, XrcSegment
+from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
+from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
+
+DOMAIN = 5
+
+
+def xrc() -> tuple[World, End, End, SharedQueue, CompletionQueue]:
+    world = World()
+    cq = CompletionQueue(world.b)
+    srq = SharedQueue(world.b, SRQ_XRC, cq=cq)
+    srq.srq.xrcd = DOMAIN
+    srq.srq.user_index = 0x55
+    initiator = End(world.a, ST_XRC, has_rq=False)
+    target = End(world.b, ST_XRC, has_sq=False, has_rq=False)
+    target.qp.context.xrcd = DOMAIN
+    initiator.connect(target)
+    target.connect(initiator)
+    return world, initiator, target, srq, cq
+
+
+def segment(number: int) -> bytes:
+    return XrcSegment(xrc_srqn=number).to_bytes()
+
+
+def test_send_lands_in_the_named_queue_and_completes_on_its_cq() -> None:
+    world, a, _, srq, cq = xrc()
+    content = os.urandom(3000)
+    place = srq.card.alloc(3000)
+    srq.post_recv(place, 3000)
+    a.post(WqeOpcode.SEND_IMM, segment(srq.srq.handle) + a.sge(a.buffer(content), 3000), imm=4)
+    world.settle()
+    assert srq.card.memory.read(place, 3000) == content
+    (got,) = cq.poll()
+    assert (got.kind, got.size, got.user, got.counter) == (CqeOpcode.RESP_SEND_IMM, 3000, 0x55, 0)
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+
+
+def test_write_and_read() -> None:
+    world, a, b, _, _ = xrc()
+    content = os.urandom(5000)
+    remote, back = b.buffer(5000), a.buffer(5000)
+    there = segment(0) + RaddrSegment(raddr=remote, rkey=b.card.key).to_bytes()
+    a.post(WqeOpcode.RDMA_WRITE, there + a.sge(a.buffer(content), 5000))
+    a.post(WqeOpcode.RDMA_READ, there + a.sge(back, 5000))
+    world.settle()
+    assert b.peek(remote, 5000) == a.peek(back, 5000) == content
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+
+
+def test_queue_of_another_domain_is_an_invalid_request() -> None:
+    world, a, b, srq, _ = xrc()
+    srq.srq.xrcd = DOMAIN + 1
+    srq.post_recv(srq.card.alloc(100), 100)
+    a.post(WqeOpcode.SEND, segment(srq.srq.handle) + a.sge(a.buffer(8), 8))
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_INVAL_REQ_ERR]
+    assert b.qp.state == ERR
+
+
+def test_empty_queue_is_not_ready() -> None:
+    world, a, _, srq, cq = xrc()
+    a.post(WqeOpcode.SEND, segment(srq.srq.handle) + a.sge(a.buffer(8), 8))
+    world.settle()
+    assert cq.poll() == []
+    srq.post_recv(srq.card.alloc(100), 100)
+    world.pass_time(1_000_000)
+    assert len(cq.poll()) == 1
+
+
+def test_packet_for_an_initiator_is_dropped() -> None:
+    world, a, _, _, _ = xrc()
+    a.post(WqeOpcode.SEND, segment(1) + a.sge(a.buffer(8), 8))
+    (item,) = world.queue
+    world.queue.clear()
+    packet = item[1]
+    packet.dest_qp, packet.dlid, packet.slid = a.qpn, 1, 2
+    world.wire(world.b, packet)
+    world.settle()
+    assert world.a.hca.count["rx_drop_xrc_initiator"] == 1
+
+
+def test_wqe_without_its_segment_is_refused() -> None:
+    _, a, _, _, _ = xrc()
+    a.post(WqeOpcode.SEND)
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.LOCAL_QP_OP_ERR]

@@ -1,0 +1,154 @@
+"""Translation and protection, without queue pairs' engines around."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firmware.memory import BUS, PROTECTION, TOO_SHORT, AccessError, find_key, gather, scatter, translate
+from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, MODE_PA, Mkey
+from tests.scenario.world import ALL_RIGHTS, End, World
+from vhca.hw.effects import DmaWrite, Effect
+
+WORLD = World(1 << 20)
+END = End(WORLD.a)
+HCA = WORLD.a.hca
+PD = WORLD.a.pd.handle
+
+
+def key(mode: int = MODE_MTT, **fields: object) -> int:
+    mkey = Mkey(**{"variant": 1, "pd": PD, "rights": ALL_RIGHTS, "mode": mode, **fields})  # type: ignore[arg-type]
+    HCA.mkeys.add(mkey)
+    return mkey.handle << 8 | 1
+
+
+def resolve(lkey: int, va: int, size: int, right: int = LOCAL_READ) -> list[tuple[int, int]]:
+    return translate(HCA, find_key(HCA, PD, END.qpn, lkey, va, size, right), va, size, right)
+
+
+@pytest.mark.parametrize(
+    ("pages", "va", "size", "segments"),
+    [
+        ([0x1000, 0x2000, 0x3000], 0x10, 0x2FF0, [(0x1010, 0x2FF0)]),
+        ([0x1000, 0x2000, 0x3000], 0, 1, [(0x1000, 1)]),
+        ([0x3000, 0x2000, 0x1000], 0xFF0, 0x20, [(0x3FF0, 0x10), (0x2000, 0x10)]),
+        ([0x5000, 0x6000, 0x1000], 0x800, 0x2000, [(0x5800, 0x1800), (0x1000, 0x800)]),
+        ([0x9000, 0x1000, 0x2000], 0xFFF, 0x1001, [(0x9FFF, 1), (0x1000, 0x1000)]),
+    ],
+)
+def test_pages_are_merged_where_they_touch(
+    pages: list[int], va: int, size: int, segments: list[tuple[int, int]]
+) -> None:
+    assert resolve(key(pages=pages, length=0x3000), va, size) == segments
+
+
+def test_first_page_may_begin_anywhere() -> None:
+    lkey = key(start=0x7000_0F00, length=0x300, pages=[0xA000, 0xC000])
+    assert resolve(lkey, 0x7000_0F80, 0x100) == [(0xAF80, 0x80), (0xC000, 0x80)]
+
+
+def test_large_page_size() -> None:
+    lkey = key(start=1 << 40, length=4 << 20, pages=[2 << 21, 9 << 21], log_page_size=21)
+    assert resolve(lkey, (1 << 40) + (1 << 21) - 1, 2) == [((3 << 21) - 1, 1), (9 << 21, 1)]
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=4, max_size=4, unique=True), st.integers(0, 0x3FFF), st.integers(1, 0x4000)
+)
+def test_translation_is_that_of_each_byte(frames: list[int], va: int, size: int) -> None:
+    size = min(size, 0x4000 - va)
+    pages = [frame << 12 for frame in frames]
+    segments = resolve(key(pages=pages, length=0x4000), va, size)
+    flat = [addr + i for addr, length in segments for i in range(length)]
+    assert flat == [pages[byte >> 12] + (byte & 0xFFF) for byte in range(va, va + size)]
+    assert all(a + n != b for (a, n), (b, _) in itertools.pairwise(segments))
+
+
+@pytest.mark.parametrize(
+    ("fields", "va", "size", "right"),
+    [
+        ({"free": True}, 0, 1, LOCAL_READ),
+        ({"pd": PD + 1}, 0, 1, LOCAL_READ),
+        ({"qpn": 0x999}, 0, 1, LOCAL_READ),
+        ({"rights": LOCAL_READ}, 0, 1, LOCAL_WRITE),
+        ({}, 0x1000, 1, LOCAL_READ),
+        ({}, 0xFFF, 2, LOCAL_READ),
+        ({"start": 0x100}, 0xFF, 1, LOCAL_READ),
+        ({"length": 1 << 64, "start": 0}, (1 << 64) - 1, 2, LOCAL_READ),
+        ({"length": 0x3000}, 0x2000, 1, LOCAL_READ),
+    ],
+)
+def test_refusals(fields: dict[str, object], va: int, size: int, right: int) -> None:
+    lkey = key(**{"pages": [0x1000], "length": 0x1000, **fields})  # type: ignore[arg-type]
+    with pytest.raises(AccessError) as caught:
+        resolve(lkey, va, size, right)
+    assert caught.value.kind == PROTECTION
+
+
+def test_whole_space_ends_at_64_bits() -> None:
+    lkey = key(MODE_PA, length64=True)
+    assert resolve(lkey, (1 << 64) - 8, 8) == [((1 << 64) - 8, 8)]
+    with pytest.raises(AccessError):
+        resolve(lkey, (1 << 64) - 8, 9)
+
+
+def test_indirect_keys_walk_their_entries() -> None:
+    inner = key(MODE_PA, length64=True)
+    klm = key(MODE_KLM, start=100, length=60, klms=[(10, inner, 0x5000), (0, 0, 0), (50, inner, 0x9000)])
+    assert resolve(klm, 105, 20) == [(0x5005, 5), (0x9000, 15)]
+    outer = key(MODE_KLM, length=20, klms=[(20, klm, 105)])
+    assert resolve(outer, 0, 20) == [(0x5005, 5), (0x9000, 15)]
+    ksm = key(MODE_KSM, length=0x3000, klms=[(0, inner, 0x8000), (0, inner, 0x4000), (0, inner, 0x5000)])
+    assert resolve(ksm, 0xFFF, 0x1002) == [(0x8FFF, 1), (0x4000, 0x1000), (0x5000, 1)]
+
+
+def test_indirect_key_that_names_itself_ends() -> None:
+    lkey = key(MODE_KLM, length=8)
+    mkey = HCA.mkeys.get(lkey >> 8)
+    assert mkey is not None
+    mkey.klms = [(8, lkey, 0)]
+    with pytest.raises(AccessError, match="deeply"):
+        resolve(lkey, 0, 8)
+
+
+@pytest.mark.parametrize("klms", [[], [(4, 0, 0)], [(8, 0x12345600, 0)]])
+def test_indirect_key_with_holes(klms: list[tuple[int, int, int]]) -> None:
+    for mode in (MODE_KLM, MODE_KSM):
+        with pytest.raises(AccessError):
+            resolve(key(mode, length=8, klms=klms), 0, 8)
+
+
+def test_inner_key_must_grant_the_right_and_share_the_domain() -> None:
+    for fields in ({"rights": LOCAL_READ}, {"pd": PD + 1}):
+        inner = key(MODE_PA, length64=True, **fields)
+        with pytest.raises(AccessError):
+            resolve(key(MODE_KLM, length=8, klms=[(8, inner, 0)]), 0, 8, LOCAL_WRITE)
+
+
+def test_gather_from_an_offset_and_scatter_across_entries() -> None:
+    addr = END.buffer(bytes(range(100)))
+    whole = END.card.key
+    assert gather(HCA, END.qp, [(addr, 10, whole), (addr + 50, 10, whole)], 5, 10) == bytes(
+        [*range(5, 10), *range(50, 55)]
+    )
+    assert gather(HCA, END.qp, [], 0, 0) == b""
+    out: list[Effect] = []
+    HCA.out = out
+    scatter(HCA, END.qp, [(addr, 4, whole), (addr + 50, 10, whole)], 2, b"abcdef")
+    assert [(e.addr, bytes(e.data)) for e in out if isinstance(e, DmaWrite)] == [
+        (addr + 2, b"ab"),
+        (addr + 50, b"cdef"),
+    ]
+
+
+def test_lists_that_are_too_short_and_memory_that_is_not_there() -> None:
+    addr = END.buffer(10)
+    whole = END.card.key
+    for sges in ([(addr, 4, whole)], [(addr, 4, whole), (addr, 2, whole)]):
+        with pytest.raises(AccessError) as caught:
+            gather(HCA, END.qp, sges, 0, 8)
+        assert caught.value.kind == TOO_SHORT
+    with pytest.raises(AccessError) as caught:
+        gather(HCA, END.qp, [(1 << 50, 8, whole)], 0, 8)
+    assert caught.value.kind == BUS

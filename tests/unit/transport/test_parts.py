@@ -1,0 +1,115 @@
+"""Sequence numbers, segmentation, WQE decoding."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firmware.transport.port import pkeys_match
+from firmware.transport.psn import distance, extend
+from firmware.transport.qp import ST_RC, ST_UD
+from firmware.transport.retry import RNR_DELAY_NS
+from firmware.transport.segment import packet_count, well_formed
+from firmware.transport.wqe import WqeError, parse
+from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
+from vhca.wire.packet import Packet
+
+
+@given(st.integers(0, 1 << 30), st.integers(-(1 << 23), (1 << 23) - 1))
+def test_extend_undoes_the_cut_to_24_bits(reference: int, step: int) -> None:
+    assert extend(reference + step & 0xFFFFFF, reference) == reference + step
+    assert distance(reference + step, reference) == step
+
+
+@pytest.mark.parametrize(("length", "count"), [(0, 1), (1, 1), (1024, 1), (1025, 2), (1 << 31, 1 << 21)])
+def test_packet_count(length: int, count: int) -> None:
+    assert packet_count(length, 10) == count
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "start", "end", "good"),
+    [
+        (0, 1, True, True, True),
+        (1024, 1, True, True, True),
+        (1025, 1, True, True, False),
+        (0, 1, False, True, False),
+        (1024, 1, True, False, True),
+        (1023, 1, True, False, False),
+        (1025, 2, True, True, True),
+        (1024, 2, True, True, False),
+        (2048, 2, False, False, True),
+        (2047, 2, False, False, False),
+        (0, 0, False, False, False),
+    ],
+)
+def test_well_formed(size: int, count: int, start: bool, end: bool, good: bool) -> None:
+    packet = Packet(1, 2, 0, 1, 3, 0, bytes(size), count, start, end, 1024)
+    assert well_formed(packet, 1024) is good
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "match"),
+    [
+        (0xFFFF, 0xFFFF, True),
+        (0xFFFF, 0x7FFF, True),
+        (0x7FFF, 0x7FFF, False),
+        (0x8001, 0x8002, False),
+        (0x8000, 0x8000, False),
+    ],
+)
+def test_pkeys(one: int, other: int, match: bool) -> None:
+    assert pkeys_match(one, other) is match
+
+
+def test_rnr_timer_codes() -> None:
+    assert len(RNR_DELAY_NS) == 32
+    assert (RNR_DELAY_NS[0], RNR_DELAY_NS[1], RNR_DELAY_NS[31]) == (655_360_000, 10_000, 491_520_000)
+    assert list(RNR_DELAY_NS[1:]) == sorted(RNR_DELAY_NS[1:])
+
+
+def wqe(*segments: bytes, opcode: int = WqeOpcode.RDMA_WRITE, **fields: int) -> bytes:
+    body = b"".join(segments)
+    ctrl = CtrlSegment(**{"opcode": opcode, "qpn": 7, "ds": 1 + len(body) // 16, "wqe_index": 3, **fields})
+    raw = ctrl.to_bytes() + body
+    return raw + bytes(-len(raw) % 64)
+
+
+def test_write_wqe() -> None:
+    raw = wqe(RaddrSegment(raddr=0x1234, rkey=0x55).to_bytes(), DataSegment(byte_count=9, lkey=6, addr=0x77).to_bytes())
+    decoded = parse(raw, 0x10003, 7, ST_RC)
+    assert (decoded.va, decoded.rkey, decoded.sges, decoded.length, decoded.blocks) == (
+        0x1234,
+        0x55,
+        [(0x77, 9, 6)],
+        9,
+        1,
+    )
+
+
+def test_byte_count_zero_means_two_gib() -> None:
+    assert parse(wqe(DataSegment().to_bytes(), opcode=WqeOpcode.SEND), 3, 7, ST_RC).length == 1 << 31
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        wqe(qpn=8),
+        wqe(wqe_index=4),
+        wqe(ds=0),
+        wqe(ds=5),
+        wqe(opcode=0x18),
+        wqe(),
+        wqe(bytes(16), opcode=WqeOpcode.ATOMIC_CS),
+        wqe(bytes(32), opcode=WqeOpcode.ATOMIC_CS),
+        wqe(bytes(16), (1 << 31 | 4).to_bytes(4, "big") + bytes(12), opcode=WqeOpcode.RDMA_READ),
+        wqe((1 << 31 | 13).to_bytes(4, "big") + bytes(12), opcode=WqeOpcode.SEND),
+        wqe((1 << 31 | 4).to_bytes(4, "big") + bytes(12), bytes(16), opcode=WqeOpcode.SEND),
+    ],
+)
+def test_malformed_wqes_are_refused_with_a_reason(raw: bytes) -> None:
+    with pytest.raises(WqeError, match=r"\w+"):
+        parse(raw, 3, 7, ST_RC)
+
+
+def test_datagram_needs_its_address_vector() -> None:
+    with pytest.raises(WqeError, match="address vector"):
+        parse(wqe(bytes(32), opcode=WqeOpcode.SEND), 3, 7, ST_UD)

@@ -1,0 +1,137 @@
+"""The life cycle table: what leads where, what a transition takes over, what it refuses."""
+
+import itertools
+
+import pytest
+
+from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from firmware.transport.qp import ERR, INIT, RST, RTR, RTS, SQD, SQER
+from firmware.transport.state import TRANSITIONS, destroy, live_context
+from tests.scenario.world import ST_QP0, ST_QP1, ST_RC, ST_UC, ST_UD, End, World, pair
+from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.qpc import OptParam
+
+# Copied from the driver's point of view, not from the table: (from, command) -> to.
+LEGAL = {
+    (RST, Op.RST2INIT_QP): INIT,
+    (INIT, Op.INIT2INIT_QP): INIT,
+    (INIT, Op.INIT2RTR_QP): RTR,
+    (RTR, Op.RTR2RTS_QP): RTS,
+    (RTS, Op.RTS2RTS_QP): RTS,
+    (SQER, Op.SQERR2RTS_QP): RTS,
+    (SQD, Op.SQD_RTS_QP): RTS,
+    **{(state, Op.QP_2ERR): ERR for state in (RST, INIT, RTR, RTS, SQER, SQD, ERR)},
+    **{(state, Op.QP_2RST): RST for state in (RST, INIT, RTR, RTS, SQER, SQD, ERR)},
+}
+
+
+@pytest.mark.parametrize(("start", "op"), [*itertools.product((RST, INIT, RTR, RTS, SQER, SQD, ERR), TRANSITIONS)])
+def test_every_pair_of_state_and_command(start: int, op: Op) -> None:
+    world = World(1 << 20)
+    end = End(world.a)
+    end.to_init()
+    end.qp.state = start
+    status = end.apply(op, mtu=3, path_rlid=2)
+    if (start, op) in LEGAL:
+        assert (status, end.qp.state) == (Status.OK, LEGAL[start, op])
+    else:
+        assert (status, end.qp.state) == (Status.BAD_QP_STATE, start)
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "status"),
+    [
+        (Op.RST2INIT_QP, {"path_vhca_port_num": 2}, Status.BAD_PARAM),
+        (Op.RST2INIT_QP, {"path_vhca_port_num": 0}, Status.BAD_PARAM),
+        (Op.RST2INIT_QP, {"path_vhca_port_num": 1, "path_pkey_index": 3}, Status.BAD_PARAM),
+        (Op.RST2INIT_QP, {"path_vhca_port_num": 1, "counter_set_id": 9}, Status.BAD_RES),
+        (Op.INIT2RTR_QP, {"mtu": 0}, Status.BAD_PARAM),
+        (Op.INIT2RTR_QP, {"mtu": 6}, Status.BAD_PARAM),
+        (Op.INIT2RTR_QP, {"mtu": 5, "path_rlid": 0xC000}, Status.BAD_PARAM),
+        (Op.INIT2RTR_QP, {"mtu": 5, "path_grh": 1, "path_src_addr_index": 1}, Status.BAD_PARAM),
+    ],
+)
+def test_wrong_attribute_is_refused_and_changes_nothing(op: Op, fields: dict[str, int], status: Status) -> None:
+    end = End(World(1 << 20).a)
+    if op != Op.RST2INIT_QP:
+        end.to_init()
+    before = (end.qp.state, end.qp.context.to_bytes())
+    assert end.apply(op, **fields) == status
+    assert (end.qp.state, end.qp.context.to_bytes()) == before
+    assert end.qp.refusal
+
+
+def test_required_attributes_are_taken_without_a_flag_and_optional_ones_only_with_it() -> None:
+    _, a, _ = pair()
+    assert a.qp.remote_rights == REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC
+    assert a.apply(Op.RTS2RTS_QP, 0, rwe=0, rre=0, retry_count=1) == 0
+    assert a.qp.remote_rights == REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC
+    assert a.apply(Op.RTS2RTS_QP, 1 << OptParam.RWE, rwe=0, rre=0) == 0
+    assert a.qp.remote_rights == REMOTE_READ | REMOTE_ATOMIC
+
+
+@pytest.mark.parametrize(
+    ("service", "op", "bit"),
+    [
+        (ST_RC, Op.RTS2RTS_QP, OptParam.Q_KEY),
+        (ST_UC, Op.RTS2RTS_QP, OptParam.RRE),
+        (ST_UD, Op.RTS2RTS_QP, OptParam.RWE),
+    ],
+)
+def test_attribute_that_the_service_does_not_have_is_refused(service: int, op: Op, bit: int) -> None:
+    _, a, _ = pair(service)
+    assert a.apply(op, 1 << bit) == Status.BAD_PARAM
+
+
+def test_counter_binding_brings_an_empty_context() -> None:
+    _, a, _ = pair()
+    a.counter.values.clear()
+    before = a.qp.context.to_bytes()
+    status = a.apply(Op.RTS2RTS_QP, 1 << OptParam.COUNTER_SET_ID, counter_set_id=a.counter.handle)
+    assert status == 0
+    assert a.qp.counter is a.counter
+    assert a.qp.context.to_bytes() == before
+
+
+@pytest.mark.parametrize("service", [ST_QP0, ST_QP1])
+def test_management_queue_pairs_are_found_by_port_from_init_to_reset(service: int) -> None:
+    world = World(1 << 20)
+    end = End(world.a, service)
+    number = 0 if service == ST_QP0 else 1
+    end.to_init()
+    assert world.a.hca.special_qps == {(1, number): end.qp}
+    end.card.step(lambda: destroy(world.a.hca, end.qp))
+    assert world.a.hca.special_qps == {}
+
+
+def test_query_returns_live_numbers() -> None:
+    world, a, b = pair()
+    a.write(a.buffer(3000), 3000, b.buffer(3000), b.card.key)
+    world.settle()
+    left, right = live_context(a.qp), live_context(b.qp)
+    assert (left.next_send_psn, left.last_acked_psn, left.hw_sq_wqebb_counter) == (0xFFFFF3, 0xFFFFF2, 1)
+    assert (right.next_rcv_psn, right.rmsn, right.state) == (0xFFFFF3, 1, RTS)
+
+
+def test_every_change_of_state_is_traced() -> None:
+    world, a, _ = pair()
+    a.apply(Op.QP_2ERR)
+    steps = [
+        (details["from"], details["to"])
+        for what, details in world.a.traces
+        if what == "qp_state" and details["qpn"] == a.qpn
+    ]
+    assert steps == [("RST", "INIT"), ("INIT", "RTR"), ("RTR", "RTS"), ("RTS", "ERR")]
+
+
+def test_destroy_leaves_no_timer_behind() -> None:
+    world, a, b = pair()
+    world.fault = lambda packet: []
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    assert world.a.hca.timers.next_deadline() is not None
+    a.card.step(lambda: destroy(world.a.hca, a.qp))
+    assert world.a.hca.timers.next_deadline() is None
+    b.apply(Op.QP_2ERR)
+    b.card.step(lambda: destroy(world.b.hca, b.qp))
+    world.pass_time(10_000_000)
+    assert world.b.hca.timers.next_deadline() is None
