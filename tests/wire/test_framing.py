@@ -204,6 +204,18 @@ def test_descriptors_where_none_belong_are_refused_and_closed(
     assert rig.device.resets == []
 
 
+@pytest.mark.parametrize("size", [4, 8])
+def test_descriptors_of_a_posted_write_do_not_reach_the_next_message(rig: Rig, client: Client, size: int) -> None:
+    before = open_fds()
+    with closing(memfd(4096)) as (fd,):
+        client.send_raw(write_message(0, bytes(size)), [fd])
+        client.send_raw(map_message(0x1000))
+        assert client.receive().errno == 0
+    assert rig.device.writes == []
+    assert rig.server.dma.windows() == [(0x1000, 4096, True, False)]
+    assert open_fds() == before
+
+
 def test_too_many_descriptors_are_refused_and_closed(rig: Rig, client: Client) -> None:
     before = open_fds()
     with closing(*eventfds(17)) as fds:

@@ -108,13 +108,11 @@ class Session:
             return
         if not count:
             return
-        outer, self.awaiting_reply = self.awaiting_reply, False
         try:
             self._device.region_write(region, offset, data)
         except Exception as error:
             self._counters["device_error"] += 1
             self._log(f"posted write of {count} bytes to region {region} at {offset:#x} failed", error)
-        self.awaiting_reply = outer
 
     def handle(
         self, message_id: int, command: int, flags: int, payload: bytes, fds: Sequence[int] = ()
@@ -124,8 +122,7 @@ class Session:
         The message is a command (type bits 0): replies to the server's own requests never come here.
         """
         no_reply = bool(flags & proto.FLAGS_NO_REPLY)
-        outer = self.awaiting_reply
-        # A nested posted command has a sender that is free, whatever the outer one waits for.
+        # Commands nest only while a DMA message waits for its reply, which is never while this is set.
         self.awaiting_reply = not no_reply
         # Handlers take what they keep out of this list; the rest is closed.
         owned = list(fds)
@@ -147,7 +144,7 @@ class Session:
             self._counters["device_error"] += 1
             self._log(f"command {command} failed in the device", error)
         finally:
-            self.awaiting_reply = outer
+            self.awaiting_reply = False
             for fd in owned:
                 self._close_fd(fd)
         if no_reply:
