@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import secrets
 import shutil
 import socket
@@ -84,7 +85,8 @@ class Guest:
         self.hcas = list(hcas)
         self.console_path = lab.log_dir / f"{self.name}-console.log"
         self.qemu_log_path = lab.log_dir / f"{self.name}-qemu.log"
-        self.boot_s = 0.0  # wall time from power-on to the agent's first word
+        self.boot_s = 0.0  # wall time from power-on, or the order to reboot, to the agent's first word
+        self._powered_s = 0.0
         self._lab = lab
         self._process: subprocess.Popen[bytes] | None = None
         self._agent: AgentClient | None = None
@@ -93,6 +95,7 @@ class Guest:
     # -- life ----------------------------------------------------------------------------------------
     def _start(self, network_end: socket.socket | None) -> None:
         lab = self._lab
+        self._powered_s = time.monotonic()
         sync = secrets.token_bytes(wire.SYNC_BYTES)
         agent_ours, agent_theirs = socket.socketpair()
         qmp_ours, qmp_theirs = socket.socketpair()
@@ -135,12 +138,11 @@ class Guest:
         self._qmp = machine.QmpClient(qmp_ours, self.name)
 
     def _wait_up(self, timeout_s: float, after_boots: int = 0) -> None:
-        started_s = time.monotonic()
         try:
             self.agent.wait_ready(timeout_s, after_boots)
         except GuestError as error:
             raise self._explained(error) from None
-        self.boot_s = time.monotonic() - started_s
+        self.boot_s = time.monotonic() - self._powered_s
 
     def _explained(self, error: GuestError) -> GuestError:
         """An error with the last words of the console and of QEMU."""
@@ -171,6 +173,7 @@ class Guest:
         Ports may still be on their way to ACTIVE then: see :meth:`Lab.wait_active`.
         """
         boots = self.agent.boots
+        self._powered_s = time.monotonic()
         process = self.popen(["/usr/bin/busybox", "reboot", "-f"])
         with contextlib.suppress(GuestError, OSError):
             process.wait(20)
@@ -179,6 +182,7 @@ class Guest:
     def reset(self, timeout_s: float | None = None) -> None:
         """Press the reset button: the kernel gets no chance to say good-bye.  Waits until it is up again."""
         boots = self.agent.boots
+        self._powered_s = time.monotonic()
         self.qmp("system_reset")
         self._came_back(boots, timeout_s)
 
@@ -378,7 +382,9 @@ class Lab:
             self.log_dir = Path(tempfile.mkdtemp(prefix="vhca-lab-"))
         # the path of a socket must be short, whatever the folder for temporary files is called
         short = len(tempfile.gettempdir()) <= _SOCKET_FOLDER_MAX
-        self._socket_dir = Path(tempfile.mkdtemp(prefix="vhca-", dir=None if short else "/tmp"))
+        parent = Path(tempfile.gettempdir() if short else "/tmp")
+        _remove_leftovers(parent)
+        self._socket_dir = Path(tempfile.mkdtemp(prefix=f"vhca-{os.getpid()}-", dir=parent))
 
     def _start_rack(self) -> None:
         count = self.guest_count * self.hcas_per_guest
@@ -465,6 +471,15 @@ class Lab:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(failed=kind is not None)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove the socket folders of programs that were killed outright; their process numbers are in the names."""
+    for folder in parent.glob("vhca-[0-9]*-*"):
+        pid = folder.name.split("-")[1]
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and not Path("/proc", pid).exists() and folder.stat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _shared_folder(share: str | Path | None) -> Path | None:

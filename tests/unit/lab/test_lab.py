@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -96,6 +97,19 @@ def test_logs_stay_after_a_failure_only(tmp_path: Path, monkeypatch: pytest.Monk
         lab.start()
     assert (lab.log_dir / "g0-qemu.log").exists()
     assert list(tmp_path.iterdir()) == [lab.log_dir]
+
+
+@pytest.mark.usefixtures("broken_machine")
+def test_socket_folders_of_killed_programs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_SOCKET_FOLDER_MAX", 1000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())
+    names = [f"vhca-{pid_max + 1}-dead", f"vhca-{os.getpid()}-alive", "vhca-lab-logs", "vhca-1x-other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    with pytest.raises(GuestError):
+        Lab(guests=1, hcas_per_guest=0, log_dir=tmp_path / "logs", progress=Progress(quiet=True)).start()
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names[1:], "logs"])
 
 
 @pytest.mark.parametrize(
