@@ -87,6 +87,32 @@ def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, depth: i
     return out
 
 
+def direct(mkey: Mkey, va: int) -> int:
+    """Bus address of `va` if the whole region is contiguous on the bus, -1 if that needs :func:`translate`.
+
+    The range was checked by :func:`find_key`. The answer is kept with the page list it was found from.
+    """
+    if mkey.mode == MODE_MTT:
+        if mkey.linear_pages is not mkey.pages:
+            _find_linear(mkey)
+        linear = mkey.linear
+        return linear if linear < 0 else linear + va - mkey.start
+    return va if mkey.mode == MODE_PA else -1
+
+
+def _find_linear(mkey: Mkey) -> None:
+    pages = mkey.pages
+    page_bytes = 1 << mkey.log_page_size
+    offset = mkey.start & (page_bytes - 1)
+    needed = -(-(offset + mkey.length) >> mkey.log_page_size)
+    mkey.linear_pages = pages
+    mkey.linear = -1
+    if 0 < needed <= len(pages) and pages[:needed] == list(
+        range(pages[0], pages[0] + (needed << mkey.log_page_size), page_bytes)
+    ):
+        mkey.linear = pages[0] + offset
+
+
 def _translate_pages(mkey: Mkey, va: int, length: int) -> list[BusSegment]:
     log_page = mkey.log_page_size
     base = mkey.start >> log_page
@@ -163,8 +189,12 @@ def read_segments(hca: "Hca", segments: Sequence[BusSegment]) -> bytes:
             return hca.memory.read(addr, size)
         return b"".join([hca.memory.read(addr, size) for addr, size in segments])
     except DmaError as error:
-        hca.count["dma_read_errors"] += 1
-        raise AccessError(BUS, str(error)) from None
+        raise _bus_error(hca, error) from None
+
+
+def _bus_error(hca: "Hca", error: DmaError) -> AccessError:
+    hca.count["dma_read_errors"] += 1
+    return AccessError(BUS, str(error))
 
 
 def write_segments(hca: "Hca", segments: Sequence[BusSegment], data: bytes | bytearray | memoryview) -> None:
@@ -192,8 +222,15 @@ def gather(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, length: int
             raise AccessError(TOO_SHORT, "gather list is shorter than the message")
         if not length:
             return b""
-        mkey = find_key(hca, domain_of(qp), qp.handle, lkey, va + offset, length, LOCAL_READ)
-        return read_segments(hca, translate(hca, mkey, va + offset, length, LOCAL_READ))
+        va += offset
+        mkey = find_key(hca, ANY_PD if qp.exempt_from_pd else qp.pd, qp.handle, lkey, va, length, LOCAL_READ)
+        addr = direct(mkey, va)
+        if addr >= 0:
+            try:
+                return hca.memory.read(addr, length)
+            except DmaError as error:
+                raise _bus_error(hca, error) from None
+        return read_segments(hca, translate(hca, mkey, va, length, LOCAL_READ))
     segments = _resolve(hca, qp, domain_of(qp), sges, offset, length, LOCAL_READ)
     return read_segments(hca, segments) if segments else b""
 
@@ -210,6 +247,15 @@ def scatter(
         return
     if pd is None:
         pd = domain_of(qp)
+    if sges and offset + length <= sges[0][1]:
+        # All of it goes to the first entry.
+        va, _, lkey = sges[0]
+        va += offset
+        mkey = find_key(hca, pd, qp.handle, lkey, va, length, LOCAL_WRITE)
+        addr = direct(mkey, va)
+        if addr >= 0:
+            hca.out.append(DmaWrite(addr, data))
+            return
     segments = _resolve(hca, qp, pd, sges, offset, length, LOCAL_WRITE)
     write_segments(hca, segments, data)
 
@@ -251,4 +297,8 @@ def remote_read(hca: "Hca", mkey: Mkey, va: int, length: int) -> bytes:
 
 def remote_write(hca: "Hca", mkey: Mkey, va: int, data: bytes | memoryview) -> None:
     """Append the stores for a peer; the range was checked by :func:`remote_check`."""
+    addr = direct(mkey, va)
+    if addr >= 0:
+        hca.out.append(DmaWrite(addr, data))
+        return
     write_segments(hca, translate(hca, mkey, va, len(data), LOCAL_WRITE), data)

@@ -203,6 +203,10 @@ class Mkey(HcaObject):
     qpn: int = ANY_QPN
     capacity_octwords: int = 0
     context: bytes = b""
+    # Bus address of the region's first byte if its pages are contiguous, else -1; belongs to `linear_pages`, the list
+    # that it was found from (a new list means a new look).
+    linear: int = -1
+    linear_pages: list[int] | None = None
 
 
 # Kinds of shared receive queues: one number space.

@@ -25,6 +25,9 @@ CQ_SYNDROME_ACCESS: Final = 2
 # A receive list ends at the stride's end or at a segment of 0 bytes with this key.
 TERMINATOR_LKEY: Final = 0x100
 
+# Send queue blocks that are copied in one go.
+PREFETCH_BLOCKS: Final = 32
+
 _BE32 = struct.Struct(">I")
 _DATA_SEGMENT = struct.Struct(">IIQ")
 
@@ -79,7 +82,7 @@ class QueueBuffer:
 class SendQueue:
     """Send queue of a QP: a ring of 64-byte basic blocks (BB); `consumer` counts executed BBs."""
 
-    __slots__ = ("base", "buffer", "consumer", "dbr_addr", "log_size", "producer")
+    __slots__ = ("base", "buffer", "chunk", "chunk_end", "chunk_first", "consumer", "dbr_addr", "log_size", "producer")
 
     def __init__(self, buffer: QueueBuffer, base: int, log_size: int, dbr_addr: int) -> None:
         self.buffer = buffer
@@ -88,6 +91,23 @@ class SendQueue:
         self.dbr_addr = dbr_addr
         self.producer = 0
         self.consumer = 0
+        self.chunk = b""
+        self.chunk_first = 0
+        self.chunk_end = 0
+
+    def peek(self, memory: Memory) -> tuple[bytes, int]:
+        """The WQE at `consumer`: a copy of posted blocks and where in it the WQE begins; it may end inside the WQE.
+
+        Blocks are copied in runs: until it is complete, a posted WQE belongs to the card, so that early is as good.
+        """
+        index = self.consumer
+        if not self.chunk_first <= index < self.chunk_end:
+            slot = index & ((1 << self.log_size) - 1)
+            blocks = min(self.producer - index, (1 << self.log_size) - slot, PREFETCH_BLOCKS)
+            self.chunk = self.buffer.read(memory, self.base + (slot << 6), blocks << 6)
+            self.chunk_first = index
+            self.chunk_end = index + blocks
+        return self.chunk, (index - self.chunk_first) << 6
 
     def refresh(self, memory: Memory) -> int:
         """Read the doorbell record; return how many BBs wait. More than the ring holds is cut to the ring."""
@@ -111,6 +131,7 @@ class SendQueue:
     def reset(self) -> None:
         """Back to empty (2RST)."""
         self.producer = self.consumer = 0
+        self.chunk_first = self.chunk_end = 0
 
 
 class RecvQueue:

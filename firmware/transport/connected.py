@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from firmware.transport import completer, responder, unreliable
-from firmware.transport.port import Port, is_own_lid, pkey_at, pkeys_match
+from firmware.transport.port import FULL_MEMBER, Port, is_own_lid, pkey_at, pkeys_match
 from firmware.transport.qp import ERR, INIT, ST_UC, ST_XRC, Qp
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Packet
 
@@ -23,7 +23,8 @@ def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
     if path is None or packet.slid != path.dlid or not is_own_lid(port, packet.dlid):
         hca.count["rx_drop_path"] += 1
         return
-    if not pkeys_match(packet.pkey, pkey_at(port, qp.pkey_index)):
+    pkey = pkey_at(port, qp.pkey_index)
+    if (packet.pkey != pkey or not pkey & FULL_MEMBER) and not pkeys_match(packet.pkey, pkey):
         hca.count["rx_drop_pkey"] += 1
         return
     grh = path.grh

@@ -60,7 +60,9 @@ class Port(Protocol):
 def is_own_lid(port: Port, lid: int) -> bool:
     """Tell whether packets for `lid` are for this port."""
     base = port.lid
-    return base != 0 and base <= lid < base + (1 << port.lmc)
+    if lid <= base:
+        return lid == base != 0
+    return base != 0 and lid - base < 1 << port.lmc
 
 
 def pkeys_match(one: int, other: int) -> bool:
@@ -78,6 +80,18 @@ def gid_at(port: Port, index: int) -> bytes:
     """The GID at `index`, all zeros if the table has no such entry."""
     gids = port.gids
     return gids[index] if index < len(gids) else bytes(16)
+
+
+CLOSED: Final = 0
+WIRE: Final = 1
+LOOPBACK: Final = 2
+
+
+def way_out(port: Port, dlid: int) -> int:
+    """Where packets for a unicast LID go: nowhere while the port is not active, to the wire, or round inside."""
+    if not port.active:
+        return CLOSED
+    return LOOPBACK if is_own_lid(port, dlid) else WIRE
 
 
 def transmit(hca: "Hca", number: int, packet: Packet) -> bool:

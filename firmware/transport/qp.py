@@ -80,6 +80,10 @@ class Requester:
     rewound_at: int = -1
     unasked: int = 0
     last_sent: "Packet | None" = None
+    # What every packet of the step under way has in common: source LID, P_Key, way out.
+    slid: int = 0
+    pkey: int = 0
+    way_out: int = 0
     ack_timer: "Timer | None" = None
     rnr_timer: "Timer | None" = None
 
@@ -160,13 +164,13 @@ class Qp(HcaObject):
     run_timer: "Timer | None" = None
     reply_timer: "Timer | None" = None
     last_wqe_reported: bool = False
+    # The card's registration queue may use and change keys of every protection domain.
+    exempt_from_pd: bool = False
     # Why the last transition was refused, for the trace and the command's syndrome.
     refusal: str = ""
 
-    @property
-    def exempt_from_pd(self) -> bool:
-        """The card's registration queue may use and change keys of every protection domain."""
-        return self.service == ST_REG_UMR
+    def __post_init__(self) -> None:
+        self.exempt_from_pd = self.service == ST_REG_UMR
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter of the attached counter set, if there is one (names of query_q_counter_out)."""

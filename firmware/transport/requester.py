@@ -11,13 +11,14 @@ from firmware.memory import AccessError, gather
 from firmware.queues import SendQueue
 from firmware.timers import Timer
 from firmware.transport import completion, umr
-from firmware.transport.port import pkey_at, transmit
+from firmware.transport.port import LOOPBACK, WIRE, pkey_at, way_out
 from firmware.transport.qp import RTS, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
 from firmware.transport.retry import ack_timeout
 from firmware.transport.segment import BURST_BYTES, packet_count
 from firmware.transport.state import enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, UMR, SendWqe, WqeError, blocks_of, identity_of, parse
+from vhca.hw.effects import Transmit
 from vhca.hw.memory import DmaError
 from vhca.wire.packet import COMPARE_SWAP, RC, READ_REQUEST, UC, XRC, Packet
 
@@ -45,6 +46,7 @@ def run(hca: "Hca", qp: Qp) -> None:
         return
     try:
         sq.refresh(hca.memory)
+        _find_way(hca, qp, requester)
         _drain(hca, qp, requester, sq)
     except DmaError as error:
         _queue_lost(hca, qp, error)
@@ -61,6 +63,16 @@ def run(hca: "Hca", qp: Qp) -> None:
             timer = requester.ack_timer = Timer(lambda now: ack_timeout(hca, qp))
         if timer.deadline_ns is None:
             hca.timers.arm(timer, hca.now_ns + requester.timeout_ns)
+
+
+def _find_way(hca: "Hca", qp: Qp, requester: Requester) -> None:
+    """Look at port and path once for all packets of this step."""
+    path = qp.path
+    if path is not None:
+        port = hca.ports[qp.port]
+        requester.slid = port.lid | path.mlid & (1 << port.lmc) - 1 if path.mlid else port.lid
+        requester.pkey = pkey_at(port, qp.pkey_index)
+        requester.way_out = way_out(port, path.dlid)
 
 
 def _queue_lost(hca: "Hca", qp: Qp, error: DmaError) -> None:
@@ -125,16 +137,16 @@ def _fetch(hca: "Hca", qp: Qp, sq: SendQueue) -> SendWqe | None:
     waiting = sq.producer - consumer
     if waiting <= 0:
         return None
-    raw = sq.read_blocks(hca.memory, consumer, 1)
-    blocks = blocks_of(raw)
+    raw, at = sq.peek(hca.memory)
+    blocks = blocks_of(raw, at)
     try:
         if blocks > waiting:
             raise WqeError("the WQE is longer than what is posted")
-        if blocks > 1:
-            raw = sq.read_blocks(hca.memory, consumer, blocks)
-        wqe = parse(raw, consumer, qp.handle, qp.service)
+        if at + (blocks << 6) > len(raw):
+            raw, at = sq.read_blocks(hca.memory, consumer, blocks), 0
+        wqe = parse(raw, consumer, qp.handle, qp.service, at)
     except WqeError as error:
-        wqe = SendWqe(consumer & 0xFFFF, identity_of(raw)[0], blocks)
+        wqe = SendWqe(consumer & 0xFFFF, identity_of(raw, at)[0], blocks)
         _fault(hca, qp, wqe, completion.LOCAL_QP_OPERATION, str(error))
         blocks = min(blocks, waiting)
     sq.consumer = consumer + blocks
@@ -194,7 +206,6 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     offset = (psn - wqe.first) << requester.log_mtu
     path = qp.path
     assert path is not None
-    port = hca.ports[qp.port]
     op = wqe.op
     size = wqe.length - offset
     end = True
@@ -226,7 +237,7 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         requester.send_psn = psn + count
     packet = Packet(
         path.dlid,
-        port.lid | path.mlid & (1 << port.lmc) - 1,
+        requester.slid,
         _WIRE_SERVICE[qp.service],
         op,
         qp.remote_qpn,
@@ -239,17 +250,22 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         path.sl,
         0,
         path.grh,
-        pkey_at(port, qp.pkey_index),
+        requester.pkey,
         wqe.solicited and end,
-        va=wqe.va + offset if op >= READ_REQUEST else wqe.va,
-        rkey=wqe.rkey,
-        dma_length=size if op == READ_REQUEST else wqe.length,
-        swap_add=wqe.swap_add,
-        compare=wqe.compare,
-        immediate=wqe.immediate,
-        invalidate_rkey=wqe.invalidate,
-        xrc_srqn=wqe.xrc_srqn,
+        False,
+        True,
+        False,
+        False,
+        wqe.va + offset if op >= READ_REQUEST else wqe.va,
+        wqe.rkey,
+        size if op == READ_REQUEST else wqe.length,
+        wqe.swap_add,
+        wqe.compare,
+        wqe.immediate,
+        wqe.invalidate,
     )
+    if wqe.xrc_srqn:
+        packet.xrc_srqn = wqe.xrc_srqn
     if requester.send_psn > requester.max_psn:
         requester.max_psn = requester.send_psn
     requester.unasked += count
@@ -262,5 +278,11 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     counters = hca.count
     counters["tx_packets"] += count
     counters["tx_bytes"] += len(payload)
-    transmit(hca, qp.port, packet)
+    way = requester.way_out
+    if way == WIRE:
+        hca.out.append(Transmit(qp.port, packet))
+    elif way == LOOPBACK:
+        hca.loopback.append((qp.port, packet))
+    else:
+        counters["tx_drop_port_inactive"] += 1
     return cost

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from firmware.hca import Hca
 
 OCTWORD: Final = 16
+BLOCK_OCTWORDS: Final = 4
 CTRL_AT: Final = 16
 MKEY_AT: Final = CTRL_AT + UmrCtrlSegment.SIZE
 PAYLOAD_AT: Final = MKEY_AT + UmrMkeySegment.SIZE
@@ -159,7 +160,8 @@ def _translation(mkey: Mkey, changed: Mkey, ctrl: UmrCtrlSegment, payload: bytes
     if mkey.mode == MODE_PA:
         raise UmrError(BIND, "umr: this key has no translation table")
     offset = ctrl.xlt_offset_47_16 << 16 | ctrl.xlt_offset if ctrl.translation_offset_en else 0
-    if offset + ctrl.xlt_octowords > mkey.capacity_octwords:
+    # Entries come in blocks of 64 bytes, so a table's size counts in whole blocks too.
+    if offset + ctrl.xlt_octowords > -(-mkey.capacity_octwords // BLOCK_OCTWORDS) * BLOCK_OCTWORDS:
         raise UmrError(BIND, "umr: more translation than the key was created for")
     if mkey.mode == MODE_MTT:
         entries = [entry & PAGE_MASK for (entry,) in _MTT.iter_unpack(payload)]

@@ -9,6 +9,7 @@ from typing import Final
 
 from firmware.queues import Sge
 from firmware.transport.qp import ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC
+from vhca.layout import Layout, sub
 from vhca.wire.connectx.wqe import (
     AtomicSegment,
     CtrlSegment,
@@ -69,6 +70,16 @@ SERVED: Final[dict[int, frozenset[WqeOpcode]]] = {
 _ctrl = CtrlSegment.unpacker("wqe_index", "opcode", "qpn", "ds", "fm", "ce", "se", "imm")
 _ctrl_size = CtrlSegment.unpacker("ds")
 _ctrl_opcode = CtrlSegment.unpacker("opcode", "wqe_index")
+
+
+class _RdmaSegments(Layout, size=32):
+    """Remote address and one data segment, decoded in one go."""
+
+    remote: RaddrSegment = sub(0, RaddrSegment)
+    local: DataSegment = sub(16, DataSegment)
+
+
+_rdma = _RdmaSegments.unpacker("remote.raddr", "remote.rkey", "local.byte_count", "local.lkey", "local.addr")
 _raddr = RaddrSegment.unpacker("raddr", "rkey")
 _data = DataSegment.unpacker("byte_count", "lkey", "addr")
 _atomic = AtomicSegment.unpacker("swap_add", "compare")
@@ -142,26 +153,26 @@ class SendWqe:
         self.reason = ""
 
 
-def blocks_of(ctrl: bytes) -> int:
+def blocks_of(raw: bytes, at: int = 0) -> int:
     """Basic blocks that a WQE takes by its control segment; 1 if the segment is nonsense, so that a flush goes on."""
-    units: int = _ctrl_size(ctrl)[0]
-    return max(1, (units + 3) >> 2)
+    units: int = _ctrl_size(raw, at)[0]
+    return (units + 3) >> 2 or 1
 
 
-def identity_of(ctrl: bytes) -> tuple[int, int]:
+def identity_of(raw: bytes, at: int = 0) -> tuple[int, int]:
     """Opcode and index that a control segment names."""
-    opcode, index = _ctrl_opcode(ctrl)
+    opcode, index = _ctrl_opcode(raw, at)
     return opcode, index
 
 
-def parse(raw: bytes, expected_index: int, qpn: int, service: int) -> SendWqe:
-    """Decode a WQE whose `raw` bytes begin with its control segment and hold all its blocks. Raises WqeError."""
-    index, opcode, named_qpn, units, fence, ce, solicited, imm = _ctrl(raw)
+def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 0) -> SendWqe:
+    """Decode a WQE whose control segment is at `start` of `raw`, which holds all its blocks. Raises WqeError."""
+    index, opcode, named_qpn, units, fence, ce, solicited, imm = _ctrl(raw, start)
     if named_qpn != qpn:
         raise WqeError("ctrl.qpn names another queue pair")
     if index != expected_index & 0xFFFF:
         raise WqeError("ctrl.wqe_index is not the place of the WQE in the ring")
-    if not units or units << 4 > len(raw):
+    if not units or start + (units << 4) > len(raw):
         raise WqeError("ctrl.ds is out of range")
     if opcode not in SERVED[service]:
         raise WqeError("ctrl.opcode is not offered by this service")
@@ -174,13 +185,21 @@ def parse(raw: bytes, expected_index: int, qpn: int, service: int) -> SendWqe:
         wqe.immediate = imm
     elif has_key:
         wqe.invalidate = imm
-    at = UNIT
-    end = units << 4
+    at = start + UNIT
+    end = start + (units << 4)
     op = wqe.op
+    if units == 3 and op in (WRITE, READ_REQUEST) and service != ST_XRC:
+        # The usual RDMA request: one remote address, one data pointer.
+        wqe.va, wqe.rkey, size, lkey, addr = _rdma(raw, at)
+        if not size & INLINE_FLAG:
+            size = size or _MAX_BYTE_COUNT
+            wqe.sges = [(addr, size, lkey)]
+            wqe.length = size
+            return wqe
     if op == LOCAL:
         if opcode == UMR:
             wqe.rkey = imm
-            wqe.raw = raw[:end]
+            wqe.raw = raw[start:end]
         return wqe
     if service == ST_XRC:
         _need(at + UNIT <= end, "no XRC segment")
@@ -237,7 +256,7 @@ def _parse_data(wqe: SendWqe, raw: bytes, at: int, end: int) -> None:
             stop = at + INLINE_HEADER + size
             _need(stop <= end, "inline data end behind ctrl.ds")
             parts.append(raw[at + INLINE_HEADER : stop])
-            at = (stop + UNIT - 1) & -UNIT
+            at += (INLINE_HEADER + size + UNIT - 1) & -UNIT
         else:
             size = size or _MAX_BYTE_COUNT
             sges.append((addr, size, lkey))

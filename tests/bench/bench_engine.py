@@ -2,6 +2,7 @@
 
 Prints messages and bytes per second, and ratios to two fixed reference loops on the same machine: a plain copy of the
 same payload between two buffers, and an empty method call. Ratios travel between machines, absolute numbers do not.
+All times are processor time of this process, so that other work on the machine disturbs them less.
 
     python tests/bench/bench_engine.py [--profile] [--seconds 1.0]
 """
@@ -14,12 +15,15 @@ import pstats
 import time
 from dataclasses import dataclass
 
+from firmware.mads.sma import Sma
+from firmware.port import Port
 from firmware.transport import engine
 from tests.scenario.world import RTS, World, pair
 from vhca.hw.effects import DmaWrite, Effect, EntryWrite, Transmit
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
 from vhca.wire.packet import Packet
+from vhca.wire.smp import PORT_ACTIVE
 
 BATCH = 16
 LOG_SQ = 6
@@ -78,6 +82,11 @@ class Engine:
         for card in (self.world.a, self.world.b):
             card.hca.memory = MappedMemory(card.memory.data, card.memory.base)
             card.hca.trace = None
+            # The port of the running card, whose attributes cost more than those of the scenarios' stand-in.
+            managed = Sma(card.hca.info).ports[1]
+            managed.info.lid = card.port.lid
+            managed.info.port_state = PORT_ACTIVE
+            card.hca.ports = {1: Port(managed)}
         self.size = size
         a, b = self.a, self.b
         self.local, self.remote = local, remote = a.card.alloc(max(size, 1)), b.card.alloc(max(size, 1))
@@ -186,9 +195,9 @@ def measure(name: str, size: int, opcode: int, seconds: float) -> Result:
         spent = 0.0
         for _ in range(16):
             bench.post_batch()
-            start = time.perf_counter()
+            start = time.process_time()
             bench.run_batch()
-            spent += time.perf_counter() - start
+            spent += time.process_time() - start
         best = min(best, spent / (16 * BATCH))
     bench.verify()
     return Result(name, size, best * 1e6, copy_us(size), call_us())
@@ -199,10 +208,10 @@ def copy_us(size: int) -> float:
     source, target = bytearray(size or 1), memoryview(bytearray(size or 1))
     best = float("inf")
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(100):
             target[:] = source
-        best = min(best, (time.perf_counter() - start) / 100)
+        best = min(best, (time.process_time() - start) / 100)
     return best * 1e6
 
 
@@ -218,10 +227,10 @@ def call_us() -> float:
     reference = _Reference()
     best = float("inf")
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(1000):
             reference.call()
-        best = min(best, (time.perf_counter() - start) / 1000)
+        best = min(best, (time.process_time() - start) / 1000)
     return best * 1e6
 
 
