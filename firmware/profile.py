@@ -22,6 +22,11 @@ BLOCK_BYTES = 4096
 GENERAL: Final[Mapping[str, int]] = MappingProxyType(
     {
         **CAPS_MIN,
+        "umr_modify_entity_size_disabled": 0,
+        "imaicl": 1,
+        "atomic": 1,
+        "log_max_uctx": 8,
+        "log_max_umem": 12,
         "max_qp_cnt": 255,
         "out_of_seq_cnt": 1,
         "retransmission_q_counters": 1,

@@ -11,7 +11,7 @@ from vhca.wire.connectx.cmd import Op, Status
 
 T = TypeVar("T", bound=HcaObject)
 
-# Objects of this user are everybody's: event queues and counters that the kernel shares out.
+# The kernel in its role of sharing out: objects of this user (event queues, counters) are everybody's.
 SHARED_UID = 0xFFFF
 
 
@@ -28,7 +28,7 @@ def find(table: Table[T], handle: int, uid: int) -> T:
     obj = table.get(handle)
     if obj is None:
         refuse(Status.BAD_RES, f"{table.kind}: no such object")
-    if uid and obj.uid not in (uid, SHARED_UID):
+    if uid not in (0, SHARED_UID, obj.uid) and obj.uid != SHARED_UID:
         refuse(Status.BAD_RES, f"{table.kind}: belongs to another user context")
     return obj
 

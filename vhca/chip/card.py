@@ -213,6 +213,7 @@ class Card:
 
     def _reset(self, reason: ResetReason) -> None:
         self._gate.set_open(self.config.bus_master)
+        self.server.irqs.clear_pending()
         self.board.reset(reason)
         if reason == "lost_connection":
             self._set_power(False)
