@@ -58,6 +58,7 @@ class Settings:
     log_dir: Path | None = None
     test_timeout_s: float = 60.0
     seed: str = "0"
+    firmware: str = "firmware"
     verbose: bool = False
 
     @property
@@ -97,6 +98,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="where console and device logs go, and stay")
     parser.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="longest time for one test")
     parser.add_argument("--seed", default="0", help="what the suite's random choices depend on")
+    parser.add_argument("--firmware", default="firmware", metavar="NAME", help="package of the card's firmware")
     parser.add_argument("-v", "--verbose", action="store_true", help="print whole tracebacks, not the last line")
     options = parser.parse_args(arguments)
     devices = tuple(options.device or ((HCA,) if options.fast else DEVICES))
@@ -111,6 +113,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         options.log_dir,
         options.test_timeout,
         options.seed,
+        options.firmware,
         options.verbose,
     )
 
@@ -155,6 +158,7 @@ def run_device(device: str, settings: Settings, cache: Cache, say: Callable[[str
         log_dir=settings.log_dir,
         test_timeout_s=settings.test_timeout_s,
         seed=settings.seed,
+        firmware=settings.firmware,
         progress=progress,
         cache=cache,
         say=say,

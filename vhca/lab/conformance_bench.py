@@ -17,13 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from vhca.chip.rack import Rack
 from vhca.lab import image, pins
 from vhca.lab.agent_client import Process
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.conformance_results import CRASHED, TIMEOUT, EventLog, FileRun, RecordError
 from vhca.lab.errors import CommandTimeout, GuestError, LabError
 from vhca.lab.kernels import DEFAULT_SPEC
-from vhca.lab.lab import Guest, Lab
+from vhca.lab.lab import Guest, Lab, RackLike
 from vhca.lab.packages import PackageStore, unpack
 
 HCA: Final = "hca"
@@ -107,6 +108,7 @@ class Bench:
         log_dir: Path | None = None,
         test_timeout_s: float = 60.0,
         seed: str = "0",
+        firmware: str = "firmware",
         progress: Progress | None = None,
         cache: Cache | None = None,
         say: Callable[[str], None] = print,
@@ -120,6 +122,7 @@ class Bench:
         self._log_dir = log_dir
         self._test_timeout_s = test_timeout_s
         self._seed = seed
+        self._firmware = firmware
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
         self._say = say
@@ -148,6 +151,7 @@ class Bench:
             memory_mib=_MEMORY_MIB,
             log_dir=log_dir,
             kernel_arguments=f"hugepagesz=2M hugepages={_HUGE_PAGES}",
+            rack_factory=self._rack,
             progress=self._progress,
             cache=self._cache,
         )
@@ -157,6 +161,9 @@ class Bench:
         except BaseException:
             self.stop(failed=True)
             raise
+
+    def _rack(self, hcas: int, directory: Path) -> RackLike:
+        return Rack(hcas, directory, firmware=self._firmware)
 
     def stop(self, failed: bool = False) -> None:
         """Take the guest down."""
