@@ -10,7 +10,8 @@ from firmware.transport.completion import flush_send_queue
 from firmware.transport.port import MANAGEMENT_VL, Port, is_own_lid
 from firmware.transport.qp import ERR, RTS, SQER, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
 from firmware.transport.state import ENGINES
-from vhca.wire.packet import PERMISSIVE_LID, RC, UC, UD, XRC, Packet
+from vhca.wire.ib import MAX_PAYLOAD_BYTES
+from vhca.wire.packet import PERMISSIVE_LID, RC, SEND, UC, UD, XRC, Packet
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -59,8 +60,8 @@ def packet_in(hca: "Hca", port_number: int, packet: Packet) -> None:
         hca.count["rx_drop_port_inactive"] += 1
         return
     if qpn == ud.MULTICAST_QPN:
-        if packet.service != UD:
-            hca.count["rx_drop_multicast_service"] += 1
+        if not _is_datagram(packet):
+            hca.count["rx_drop_malformed"] += 1
             return
         ud.receive_multicast(hca, port_number, packet)
         return
@@ -73,7 +74,7 @@ def packet_in(hca: "Hca", port_number: int, packet: Packet) -> None:
         hca.count["rx_drop_service"] += 1
         return
     if service == ST_UD:
-        if packet.count != 1:
+        if not _is_datagram(packet):
             hca.count["rx_drop_malformed"] += 1
         elif is_own_lid(port, packet.dlid):
             ud.receive(hca, port_number, qp, packet)
@@ -83,9 +84,22 @@ def packet_in(hca: "Hca", port_number: int, packet: Packet) -> None:
     connected.receive(hca, port, qp, packet)
 
 
+def _is_datagram(packet: Packet) -> bool:
+    """A datagram is one whole SEND, with or without immediate data (9.8.3)."""
+    return (
+        packet.service == UD
+        and packet.op == SEND
+        and packet.count == 1
+        and packet.start
+        and packet.end
+        and packet.invalidate_rkey is None
+        and len(packet.payload) <= MAX_PAYLOAD_BYTES
+    )
+
+
 def _management(hca: "Hca", port: Port, number: int, packet: Packet) -> None:
     """A packet for QP0 or QP1: the card's own agent first, then the host's queue pair (13.5.1)."""
-    if packet.service != UD or packet.count != 1 or len(packet.payload) != MAD_BYTES:
+    if not _is_datagram(packet) or len(packet.payload) != MAD_BYTES:
         hca.count["rx_drop_malformed"] += 1
         return
     if packet.dlid != PERMISSIVE_LID and not is_own_lid(port, packet.dlid):
