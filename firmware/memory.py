@@ -283,11 +283,16 @@ def _resolve(
     return out
 
 
-def remote_check(hca: "Hca", qp: "Qp", rkey: int, va: int, length: int, right: int) -> Mkey | None:
-    """The key of a peer's access to `length` bytes at `va`, checked; None if there is nothing to access."""
+def remote_check(
+    hca: "Hca", qp: "Qp", rkey: int, va: int, length: int, right: int, domain: int | None = None
+) -> Mkey | None:
+    """The key of a peer's access to `length` bytes at `va`, checked; None if there is nothing to access.
+
+    `domain` is the protection domain that counts, if it is not that of the queue pair.
+    """
     if not length:
         return None
-    return find_key(hca, qp.pd, qp.handle, rkey, va, length, right)
+    return find_key(hca, qp.pd if domain is None else domain, qp.handle, rkey, va, length, right)
 
 
 def remote_read(hca: "Hca", mkey: Mkey, va: int, length: int) -> bytes:

@@ -97,6 +97,7 @@ class Resource:
     op: int
     length: int = 0
     original: int = 0
+    domain: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +109,7 @@ class ReadJob:
     rkey: int
     length: int
     msn: int
+    domain: int | None = None
     offset: int = 0
 
 
@@ -116,7 +118,8 @@ class Responder:
     """Receive side of a connected queue pair.
 
     `op` is the operation of the message under way (-1: none); `recv` its receive WQE, `offset` the bytes that arrived.
-    `replies` holds responses that wait behind a READ response under way.
+    `replies` holds responses that wait behind a READ response under way. `domain` is the protection domain of the
+    request at hand if it is not that of the queue pair: an XRC target accesses memory for the SRQ that a packet names.
     """
 
     mtu: int = 256
@@ -129,6 +132,7 @@ class Responder:
     va: int = 0
     length: int = 0
     mkey: Mkey | None = None
+    domain: int | None = None
     recv: "RecvWqe | None" = None
     resource_limit: int = 1
     resources: deque[Resource] = field(default_factory=deque)

@@ -7,7 +7,7 @@ a peer does wrong is answered with a NAK and, where the book says so, takes the 
 from typing import TYPE_CHECKING, Final
 
 from firmware.memory import BUS, TOO_SHORT, AccessError, remote_check, remote_read, remote_write, scatter
-from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC
+from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
 from firmware.queues import RecvWqe, take_receive, take_shared_receive
 from firmware.timers import Timer
 from firmware.transport import completion
@@ -86,6 +86,8 @@ def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
         completion.qp_event(hca, qp, EVENT_ESTABLISHED)
     op = packet.op
     try:
+        if qp.service == ST_XRC:
+            responder.domain = _shared_queue(hca, qp, packet).pd
         if op == WRITE:
             _write(hca, qp, responder, packet)
         elif op == SEND:
@@ -131,7 +133,7 @@ def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None
         if op == READ_REQUEST:
             if packet.dma_length > resource.length:
                 break
-            job = ReadJob(packet.psn, packet.va, packet.rkey, packet.dma_length, responder.msn)
+            job = ReadJob(packet.psn, packet.va, packet.rkey, packet.dma_length, responder.msn, resource.domain)
             responder.replies.append(job)
             pump(hca, qp)
         else:
@@ -161,7 +163,7 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     if packet.start:
         if not qp.remote_rights & REMOTE_WRITE:
             raise RequestError(NAK_INVALID_REQUEST, "RDMA WRITE is not enabled")
-        mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE)
+        mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE, responder.domain)
         offset = 0
         length = packet.dma_length
         va = packet.va
@@ -264,7 +266,7 @@ def invalidate(hca: "Hca", qp: Qp, rkey: int) -> None:
         or mkey.variant != rkey & 0xFF
         or mkey.free
         or not mkey.remote_invalidate
-        or mkey.pd != qp.pd
+        or mkey.pd != (qp.pd if qp.responder.domain is None else qp.responder.domain)
         or mkey.qpn not in (ANY_QPN, qp.handle)
     ):
         raise RequestError(NAK_REMOTE_ACCESS, "SEND with invalidate names a key that it may not invalidate")
@@ -293,10 +295,15 @@ def _take(hca: "Hca", qp: Qp, packet: Packet) -> RecvWqe | None:
     """check_resources (9.7.4.1.5): the receive WQE of a message; for XRC from the SRQ that the packet names."""
     if qp.service != ST_XRC:
         return take_receive(hca, qp)
+    return take_shared_receive(hca, _shared_queue(hca, qp, packet))
+
+
+def _shared_queue(hca: "Hca", qp: Qp, packet: Packet) -> Srq:
+    """The SRQ that an XRC request names: it must belong to the XRC domain of the target."""
     srq = hca.srqs.get(packet.xrc_srqn)
     if srq is None or srq.kind != SRQ_XRC or srq.xrcd != qp.context.xrcd:
         raise RequestError(NAK_INVALID_REQUEST, "XRCETH names no shared receive queue of this domain")
-    return take_shared_receive(hca, srq)
+    return srq
 
 
 def _not_ready(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -317,13 +324,13 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
     if len(responder.replies) >= responder.resource_limit:
         raise RequestError(NAK_INVALID_REQUEST, "more READs outstanding than the responder has resources for")
-    remote_check(hca, qp, packet.rkey, packet.va, length, REMOTE_READ)
+    remote_check(hca, qp, packet.rkey, packet.va, length, REMOTE_READ, responder.domain)
     count = packet_count(length, responder.mtu.bit_length() - 1)
     responder.epsn = (packet.psn + count) & PSN_MASK
     responder.msn = responder.msn + 1 & PSN_MASK
     qp.count("rx_read_requests")
-    _remember(responder, Resource(packet.psn, count, READ_REQUEST, length))
-    responder.replies.append(ReadJob(packet.psn, packet.va, packet.rkey, length, responder.msn))
+    _remember(responder, Resource(packet.psn, count, READ_REQUEST, length, domain=responder.domain))
+    responder.replies.append(ReadJob(packet.psn, packet.va, packet.rkey, length, responder.msn, responder.domain))
     pump(hca, qp)
 
 
@@ -349,7 +356,7 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     va = packet.va
     if va & 7:
         raise RequestError(NAK_INVALID_REQUEST, "the address of an atomic is a multiple of 8")
-    mkey = remote_check(hca, qp, packet.rkey, va, 8, REMOTE_ATOMIC)
+    mkey = remote_check(hca, qp, packet.rkey, va, 8, REMOTE_ATOMIC, responder.domain)
     assert mkey is not None
     original = int.from_bytes(remote_read(hca, mkey, va, 8), "little")
     if packet.op == FETCH_ADD:
@@ -425,7 +432,7 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
     payload = b""
     if size:
         try:
-            mkey = remote_check(hca, qp, job.rkey, job.va + offset, size, REMOTE_READ)
+            mkey = remote_check(hca, qp, job.rkey, job.va + offset, size, REMOTE_READ, job.domain)
             assert mkey is not None
             payload = remote_read(hca, mkey, job.va + offset, size)
         except AccessError as error:

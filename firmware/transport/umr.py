@@ -95,7 +95,7 @@ def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMke
         raise UmrError(BIND, "umr: the key is in use")
     if ctrl.check_free == UmrCheckFree.FAIL_IF_FREE and mkey.free:
         raise UmrError(BIND, "umr: the key is free")
-    if ctrl.check_qpn and mkey.qpn != segment.qpn:
+    if ctrl.check_qpn and mkey.qpn != qp.handle:
         raise UmrError(BIND, "umr: the key is bound to another queue pair")
     if mask >> MkeyMask.QPN & 1 and segment.qpn not in (0xFFFFFF, qp.handle):
         raise UmrError(BIND, "umr: a window is bound to the queue pair that binds it, or to none")
