@@ -92,17 +92,17 @@ def pingpong_figure(output: str) -> str:
 
 def bandwidth_figure(output: str) -> str:
     """Average bandwidth and message rate of an ``ib_*_bw``."""
-    values = _perftest_values(output, "BW average")
+    values = perftest_values(output, "BW average")
     return f"{float(values[3]):.1f} MiB/s, {float(values[4]) * 1e6:.0f} msg/s"
 
 
 def latency_figure(output: str) -> str:
     """Typical and least latency of an ``ib_*_lat``."""
-    values = _perftest_values(output, "t_typical")
+    values = perftest_values(output, "t_typical")
     return f"{float(values[4]):.0f} us typical, {float(values[2]):.0f} us least"
 
 
-def _perftest_values(output: str, heading: str) -> list[str]:
+def perftest_values(output: str, heading: str) -> list[str]:
     lines = output.splitlines()
     at = next((number for number, line in enumerate(lines) if heading in line), None)
     values = lines[at + 1].split() if at is not None and at + 1 < len(lines) else []
