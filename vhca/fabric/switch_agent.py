@@ -96,7 +96,7 @@ class SwitchAgent:
         if attr_id == smpwire.SWITCH_INFO:
             return self._switch_info(request, writing)
         if attr_id == smpwire.PORT_INFO:
-            return self._port_info(request, writing)
+            return self._port_info(port, request, writing)
         if attr_id == smpwire.GUID_INFO and not writing:
             request.data = self.switch.node_guid.to_bytes(8, "big").ljust(64, b"\0")
             return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
@@ -152,7 +152,7 @@ class SwitchAgent:
         request.data = info.to_bytes().ljust(64, b"\0")
         return STATUS_OK
 
-    def _port_info(self, request: Smp, writing: bool) -> int:
+    def _port_info(self, arrival: SwitchPort, request: Smp, writing: bool) -> int:
         port = self._external(request.attr_mod)
         if port is None:
             return STATUS_INVALID_FIELD
@@ -163,6 +163,8 @@ class SwitchAgent:
                 return STATUS_INVALID_FIELD
             _apply(port, wanted)
         info = PortInfo.from_bytes(port.info.to_bytes())
+        # the port that this SMP came in on, not the one asked about (14.2.5.6): scanners tell the way back by it
+        info.local_port_num = arrival.number
         zero = self.switch.ports[0].info
         if info.mkey_protect_bits and request.mkey != zero.mkey:
             info.mkey = 0
