@@ -1,8 +1,9 @@
 """Speed of the transport engine alone: RDMA WRITEs between two cards in one process, without sockets or guests.
 
-Prints messages and bytes per second, and ratios to two fixed reference loops on the same machine: a plain copy of the
-same payload between two buffers (the engine makes two: out of one card's memory, into the other's), and an empty call. Ratios travel between machines, absolute numbers do not.
-All times are processor time of this process, so that other work on the machine disturbs them less.
+Prints messages and bytes per second, and ratios to two fixed reference loops on the same machine: an empty method call,
+and one plain copy of the same payload between two buffers (the engine makes two: out of one card's memory, into the
+other's). Ratios travel between machines, absolute numbers do not. All times are processor time of this process, so
+that other work on the machine disturbs them less.
 
     python tests/bench/bench_engine.py [--profile] [--seconds 0.5] [--batch 16]
 """

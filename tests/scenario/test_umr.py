@@ -220,11 +220,17 @@ def test_window_beyond_its_region_is_a_bind_error(mistake: str) -> None:
     assert window.free
 
 
-def test_unbind_checks_the_queue_pair() -> None:
+def test_unbind_is_for_the_queue_pair_that_the_window_is_bound_to() -> None:
     world, _, b = pair()
+    left, right = End(world.a, ST_RC), End(world.b, ST_RC)
+    left.connect(right)
+    right.connect(left)
     region = b.buffer(4096)
     window = free_key(world.b, MODE_KLM)
     bind(b, window, b.card.register(region, 4096), region, 100, qpn=b.qpn)
-    umr(b, window, mask=1 << MkeyMask.FREE, free=1, check_qpn=1, qpn=b.qpn)
-    umr(b, window, mask=1 << MkeyMask.FREE, free=1, check_qpn=1, qpn=b.qpn + 1)
-    assert [c.syndrome for c in b.send_cq.poll()] == [0, 0, CqeSyndrome.MW_BIND_ERR]
+    umr(right, window, mask=1 << MkeyMask.FREE, free=1, check_qpn=1)
+    assert [c.syndrome for c in right.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
+    assert not window.free
+    umr(b, window, mask=1 << MkeyMask.FREE, free=1, check_qpn=1)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0, 0]
+    assert window.free

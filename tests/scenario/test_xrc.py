@@ -42,10 +42,12 @@ def test_send_lands_in_the_named_queue_and_completes_on_its_cq() -> None:
 
 
 def test_write_and_read() -> None:
-    world, a, b, _, _ = xrc()
+    world, a, b, srq, _ = xrc()
+    # The domain that counts is that of the named queue, not that of the target (annex A14).
+    b.qp.pd += 1
     content = os.urandom(5000)
     remote, back = b.buffer(5000), a.buffer(5000)
-    there = segment(0) + RaddrSegment(raddr=remote, rkey=b.card.key).to_bytes()
+    there = segment(srq.srq.handle) + RaddrSegment(raddr=remote, rkey=b.card.key).to_bytes()
     a.post(WqeOpcode.RDMA_WRITE, there + a.sge(a.buffer(content), 5000))
     a.post(WqeOpcode.RDMA_READ, there + a.sge(back, 5000))
     world.settle()
@@ -61,6 +63,16 @@ def test_queue_of_another_domain_is_an_invalid_request() -> None:
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_INVAL_REQ_ERR]
     assert b.qp.state == ERR
+
+
+def test_key_of_another_domain_than_the_named_queue_is_an_access_error() -> None:
+    world, a, b, srq, _ = xrc()
+    remote = b.buffer(8)
+    rkey = b.card.register(remote, 8, pd=srq.srq.pd + 1)
+    there = segment(srq.srq.handle) + RaddrSegment(raddr=remote, rkey=rkey).to_bytes()
+    a.post(WqeOpcode.RDMA_WRITE, there + a.sge(a.buffer(8), 8))
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
 
 
 def test_empty_queue_is_not_ready() -> None:
