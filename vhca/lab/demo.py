@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from vhca.lab.errors import Completed, LabError
 from vhca.lab.table import aligned
@@ -103,6 +103,7 @@ def latency_figure(output: str) -> str:
 
 
 def perftest_values(output: str, heading: str) -> list[str]:
+    """The words of perftest's result line, found by a word of its heading; ``ValueError`` if there is none."""
     lines = output.splitlines()
     at = next((number for number, line in enumerate(lines) if heading in line), None)
     values = lines[at + 1].split() if at is not None and at + 1 < len(lines) else []
@@ -262,6 +263,9 @@ def _run_steps(state: _Run) -> None:
             started_s = time.monotonic()
             figure = _judged(state.lab, run_exchange(server, client, exchange, _FIRST_TCP_PORT + number), exchange)
             state.add(exchange.program, f"{client.name} -> {server.name}", exchange.what, figure, started_s)
+    with state.stage("compare the cards' counters"):
+        started_s = time.monotonic()
+        state.add("card counters", "h0 <-> h1", "", _agreement(state.lab.hcas), started_s)
     for guest in guests:
         with state.stage(f"kernel log of {guest.name}"):
             started_s = time.monotonic()
@@ -269,6 +273,24 @@ def _run_steps(state: _Run) -> None:
             if found:
                 raise LabError("the kernel complained:\n" + "\n".join(found[-_TAIL_LINES:]))
             state.add("kernel log", guest.name, "", "no warning, no error", started_s)
+
+
+def _agreement(hcas: Sequence[Any]) -> str:
+    """What the cards of the two guests count together; ``LabError`` if one received other data than was sent."""
+    counters = [hca.counters() for hca in hcas]
+    sums = {
+        way: [
+            sum(card.get(f"{way}_{kind}{unit}", 0) for card in counters for kind in ("", "ud_"))
+            for unit in ("packets", "bytes")
+        ]
+        for way in ("tx", "rx")
+    }
+    (sent, sent_bytes), (received, received_bytes) = sums["tx"], sums["rx"]
+    if (sent, sent_bytes) != (received, received_bytes) or not sent:
+        raise LabError(
+            f"the cards sent {sent} packets ({sent_bytes} bytes) and received {received} ({received_bytes} bytes)"
+        )
+    return f"{sent} packets, {sent_bytes / 2**20:.1f} MiB sent, all received"
 
 
 def _judged(lab: Lab, ends: tuple[Completed, Completed], exchange: Exchange) -> str:

@@ -78,6 +78,10 @@ class FakeGuest:
 class FakeHca:
     def __init__(self, name: str) -> None:
         self.name = name
+        self.count = {"tx_packets": 2, "tx_ud_packets": 1, "tx_bytes": 1 << 20, "rx_packets": 3, "rx_bytes": 1 << 20}
+
+    def counters(self) -> dict[str, int]:
+        return self.count
 
     def trace_tail(self, lines: int) -> list[str]:
         return [f"{self.name}: last command"]

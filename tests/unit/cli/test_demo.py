@@ -74,6 +74,7 @@ def test_a_table_of_everything_that_ran(tmp_path: Path) -> None:
     assert "38.8 MiB/s, 620 msg/s" in text
     assert "402 us typical, 310 us least" in text
     assert "ACTIVE, LID 2, SM 1, MTU 4096" in text
+    assert "6 packets, 2.0 MiB sent, all received" in text
     assert f"logs: {tmp_path}" in text
     assert lab.stops == [False]
     table = text.split("\n\n")[0].splitlines()
@@ -100,6 +101,13 @@ def test_a_failure_names_its_step_and_shows_the_logs(
     for word in [*words, "log of card h0", "h0: last command", f"the logs of this run are in {tmp_path}"]:
         assert word in text
     assert lab.stops == [True]
+
+
+def test_a_packet_that_did_not_arrive_is_a_failure(tmp_path: Path) -> None:
+    lab = FakeLab(healthy, tmp_path)
+    lab.hcas[0].count = {"tx_packets": 9}
+    with pytest.raises(demo.DemoFailed, match="sent 12 packets"):
+        demo.run(lab, Progress(quiet=True), lambda: None, io.StringIO())  # type: ignore[arg-type]
 
 
 def test_a_port_that_does_not_come_up_is_the_step_that_failed(tmp_path: Path) -> None:
