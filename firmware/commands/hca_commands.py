@@ -73,7 +73,8 @@ def manage_pages(hca: Hca, request: Command[cmd.ManagePagesIn]) -> Layout:
     return out
 
 
-@command(Op.QUERY_HCA_CAP, cmd.QueryHcaCapIn, 16 + CAP_BLOCK_BYTES)
+# Users ask for as much of a capability block as their headers know.
+@command(Op.QUERY_HCA_CAP, cmd.QueryHcaCapIn, 16)
 def query_hca_cap(hca: Hca, request: Command[cmd.QueryHcaCapIn]) -> bytes:
     """Capability group ``op_mod >> 1``; bit 0 of op_mod asks for the values in force, else for the possible ones."""
     if request.view.function_id or request.view.other_function:
