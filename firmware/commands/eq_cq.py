@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
-from firmware.commands.umem import queue_buffer, umem_buffer
+from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import CQ_FIRED, Cq, Eq
 from firmware.queues import QueueBuffer, refresh_consumer, write_cqe_entry
@@ -95,10 +95,10 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
     cq = Cq(
         uid=request.uid,
         eq=eq,
-        buffer=queue_buffer(request.tail, context.log_page_size, context.page_offset, cqe_bytes << context.log_cq_size),
+        buffer=_cq_buffer(hca, request, context, cqe_bytes),
         log_size=context.log_cq_size,
         cqe_bytes=cqe_bytes,
-        dbr_addr=context.dbr_addr,
+        dbr_addr=record_addr(hca, context.dbr_umem_valid, context.dbr_umem_id, context.dbr_addr, request.uid),
         overrun_ignore=bool(context.oi),
         uar=context.uar_page,
         period_us=context.cq_period,
