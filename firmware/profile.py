@@ -1,7 +1,7 @@
 """The capability store: what this card can do, and what the driver chose of it.
 
-Groups are those of QUERY_HCA_CAP (``op_mod >> 1``). A group that the general capabilities do not announce is not
-answered. SET_HCA_CAP may only choose what the maximum allows; fields that the card does not let the driver change keep
+Groups are those of QUERY_HCA_CAP (``op_mod >> 1``). A group that the general capabilities do not announce reads as
+zeros. SET_HCA_CAP may only choose what the maximum allows; fields that the card does not let the driver change keep
 their value.
 """
 
@@ -11,12 +11,13 @@ from typing import Final
 
 from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
 from vhca.layout import Layout
-from vhca.wire.connectx.caps import CmdHcaCap
+from vhca.wire.connectx.caps import CapType, CmdHcaCap
 from vhca.wire.connectx.caps_groups import AtomicCaps
 
 GROUP_GENERAL = 0
 GROUP_ATOMIC = 3
 BLOCK_BYTES = 4096
+KNOWN_GROUPS: Final = frozenset(int(group) for group in CapType)
 
 # What this firmware stands behind today: the smallest useful set and what else works.
 GENERAL: Final[Mapping[str, int]] = MappingProxyType(
@@ -64,12 +65,15 @@ class Capabilities:
         self.atomic = AtomicCaps.from_bytes(self._atomic_max.to_bytes())
 
     def query(self, group: int, current: bool) -> bytes | None:
-        """A group's block of 4096 bytes; None if it is not advertised."""
+        """A group's block of 4096 bytes; zeros for one that is not announced, None for one that does not exist."""
         view: Layout
         if group == GROUP_GENERAL:
             view = self.general if current else self._general_max
         elif group == GROUP_ATOMIC and self._general_max.atomic:
             view = self.atomic if current else self._atomic_max
+        elif group in KNOWN_GROUPS:
+            # User space asks without looking at the announcement first: nothing of the group is there.
+            return bytes(BLOCK_BYTES)
         else:
             return None
         return view.to_bytes().ljust(BLOCK_BYTES, b"\0")

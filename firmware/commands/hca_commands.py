@@ -81,7 +81,7 @@ def query_hca_cap(hca: Hca, request: Command[cmd.QueryHcaCapIn]) -> bytes:
         refuse(Status.BAD_PARAM, "function_id: this card has one function, number 0")
     block = hca.capabilities.query(request.op_mod >> 1, current=bool(request.op_mod & 1))
     if block is None:
-        refuse(Status.BAD_PARAM, "op_mod: this capability group is not advertised")
+        refuse(Status.BAD_PARAM, "op_mod: no such capability group")
     return bytes(16) + block
 
 
