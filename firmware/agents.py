@@ -40,6 +40,7 @@ class Agents:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
         if mad[1] in (CLASS_SUBN_LID, CLASS_SUBN_DR):
             reply, events = self._sma.handle(port.number, mad, ignore_mkey, self._hca.now_ns)
+            self._refresh()
             self._announce(events)
             return reply
         if mad[1] == CLASS_PERF:
@@ -53,6 +54,7 @@ class Agents:
             return False
         reply, events = self._sma.handle(number, packet.payload, now_ns=self._hca.now_ns)
         self._hca.count["smps_handled"] += 1
+        self._refresh()
         if reply is not None:
             transmit(self._hca, number, reply_packet(packet, reply, self.ports[number].lid))
         self._announce(events)
@@ -63,7 +65,9 @@ class Agents:
         if number in self.ports:
             if not up:
                 self.port_counters[number].link_downed += 1
-            self._announce(self._sma.link_up(number, up))
+            events = self._sma.link_up(number, up)
+            self._refresh()
+            self._announce(events)
 
     def set_capability_mask(self, port: Port, mask: int) -> None:
         """The host changed what its management software can do."""
@@ -106,6 +110,10 @@ class Agents:
             counters.multicast_rcv_pkts += packet.count
         else:
             counters.unicast_rcv_pkts += packet.count
+
+    def _refresh(self) -> None:
+        for port in self.ports.values():
+            port.refresh()
 
     def _announce(self, events: list[PortEvent]) -> None:
         hca = self._hca

@@ -1,7 +1,7 @@
 """A port as the rest of the firmware sees it: the management agent's state, in the words of transport and commands.
 
-The subnet management agent owns the port; everything here is read from it at each use, because a subnet manager may
-change it at any time.
+The subnet management agent owns the port. What every packet needs is kept here as plain attributes, a copy that
+:meth:`Port.refresh` renews after everything that may change the port.
 """
 
 from collections.abc import Sequence
@@ -11,35 +11,36 @@ from vhca.wire.smp import PORT_ACTIVE
 
 
 class Port:
-    """View of one port; see :class:`firmware.transport.port.Port`."""
+    """View of one port; see :class:`firmware.transport.port.Port`.
 
-    __slots__ = ("_gid_source", "_gids", "managed", "number")
+    :ivar lid: base LID, 0 while unassigned. :ivar lmc: LID mask control. :ivar sm_lid: LID of the subnet manager.
+    :ivar active: True in PortState Active. :ivar mtu: neighbour MTU in bytes. :ivar pkeys: P_Key table, 0 marks an
+    empty entry. :ivar gids: GID table, 16 bytes per entry.
+    """
+
+    __slots__ = ("active", "gids", "lid", "lmc", "managed", "mtu", "number", "pkeys", "sm_lid")
 
     def __init__(self, managed: ManagedPort) -> None:
         self.managed = managed
         self.number = managed.number
-        self._gids: list[bytes] = []
-        self._gid_source: tuple[int, tuple[int, ...]] | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Copy the agent's state."""
+        managed = self.managed
+        info = managed.info
+        self.lid: int = info.lid
+        self.lmc: int = info.lmc
+        self.sm_lid: int = info.sm_lid
+        self.active: bool = info.port_state == PORT_ACTIVE
+        self.mtu: int = managed.mtu_bytes
+        self.pkeys: Sequence[int] = managed.pkeys
+        self.gids: Sequence[bytes] = [managed.gid(index) for index in range(len(managed.guids))]
 
     @property
     def guid(self) -> int:
         """Port GUID."""
         return self.managed.guid
-
-    @property
-    def lid(self) -> int:
-        """Base LID, 0 while unassigned."""
-        return self.managed.info.lid
-
-    @property
-    def lmc(self) -> int:
-        """LID mask control."""
-        return self.managed.info.lmc
-
-    @property
-    def sm_lid(self) -> int:
-        """LID of the master subnet manager."""
-        return self.managed.info.sm_lid
 
     @property
     def sm_sl(self) -> int:
@@ -65,28 +66,3 @@ class Port:
     def physical_state(self) -> int:
         """PortPhysicalState: 5 is LinkUp."""
         return self.managed.info.port_physical_state
-
-    @property
-    def active(self) -> bool:
-        """True in PortState Active."""
-        return self.managed.info.port_state == PORT_ACTIVE
-
-    @property
-    def pkeys(self) -> Sequence[int]:
-        """P_Key table; 0 marks an empty entry."""
-        return self.managed.pkeys
-
-    @property
-    def gids(self) -> Sequence[bytes]:
-        """GID table, 16 bytes per entry."""
-        managed = self.managed
-        source = (managed.gid_prefix, tuple(managed.guids))
-        if source != self._gid_source:
-            self._gid_source = source
-            self._gids = [managed.gid(index) for index in range(len(managed.guids))]
-        return self._gids
-
-    @property
-    def mtu(self) -> int:
-        """Neighbour MTU in bytes."""
-        return self.managed.mtu_bytes
