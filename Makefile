@@ -58,7 +58,8 @@ pages: $(STAMP) ## docs/formats is what the declarations say
 	$(BIN)/python -m vhca.layout.pages docs/formats --check
 
 bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench.bench_engine
+	$(BIN)/python -m vhca.lab.bench
 
 doctor: $(STAMP) ## what is there, what is missing, how to get it
 	@$(BIN)/vhca doctor

@@ -22,12 +22,13 @@ def _works(server: Guest, client: Guest) -> None:
 def test_ten_reloads_leave_no_object_and_a_working_port(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     guest, hca = guest_pair[1], lab.hcas[1]
     wait_port_active(guest)
-    first = settled_objects(hca)
+    after = []
     for _ in range(10):
         unload(guest)
         assert live_objects(hca) == {}
         load(guest)
-    assert settled_objects(hca) == first
+        after.append(settled_objects(hca))
+    assert after == after[:1] * 10
     _works(*guest_pair)
     assert_no_complaint(*guest_pair)
 
@@ -36,7 +37,7 @@ def test_unloading_under_a_program_that_has_objects_of_the_card(lab: Lab, guest_
     """The driver takes the card away from the program; what the program had made is gone, and the card works on."""
     guest, hca = guest_pair[1], lab.hcas[1]
     wait_port_active(guest)
-    before = settled_objects(hca)
+    before = live_objects(hca)
     waiting = guest.popen(["ibv_rc_pingpong", "-d", "mlx5_0", "-p", "20990"])
     wait_for(lambda: live_objects(hca).get("qp", 0) > before.get("qp", 0))
     unload(guest)
@@ -44,7 +45,6 @@ def test_unloading_under_a_program_that_has_objects_of_the_card(lab: Lab, guest_
     waiting.kill()
     assert waiting.wait(20) == -signal.SIGKILL
     load(guest)
-    assert settled_objects(hca) == before
     _works(*guest_pair)
     assert_no_complaint(*guest_pair)
 
