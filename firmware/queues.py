@@ -55,7 +55,7 @@ class QueueBuffer:
         return -(-(offset_bytes + size_bytes) >> log_page_bytes)
 
     def addr(self, offset: int) -> int:
-        """Bus address of a byte; entries never straddle pages, so it holds for the whole entry."""
+        """Bus address of a byte; 64 aligned bytes never straddle pages, so it holds for all of them."""
         if self._linear >= 0:
             return self._linear + offset
         offset += self._offset
@@ -288,7 +288,8 @@ def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
     index = cq.producer
     cqe[0x3F] = (cqe[0x3F] & 0xFE) | (index >> cq.log_size & 1)
     slot = index & ((1 << cq.log_size) - 1)
-    addr = cq.buffer.addr(slot << 6) if cq.cqe_bytes == 64 else cq.buffer.addr(slot << 7) + 64
+    # An entry of 128 bytes may begin at the end of a page: only its second half, which is aligned, is written.
+    addr = cq.buffer.addr(slot << 6 if cq.cqe_bytes == 64 else slot << 7 | 64)
     hca.out.append(EntryWrite(addr, bytes(cqe)))
     cq.producer = index + 1
 
