@@ -12,6 +12,8 @@ from vhca.lab.packages import PoolFile
 QEMU_PACKAGES: Final = ("qemu-system-x86",)
 QEMU_SUITE: Final = "trixie-backports"
 
+TSHARK_PACKAGES: Final = ("tshark",)
+
 GUEST_SUITE: Final = "trixie"
 GUEST_PACKAGES: Final = (
     "bash",

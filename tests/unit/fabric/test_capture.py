@@ -1,8 +1,6 @@
 """Captures are read back by decoders that share no code with vhca: tshark, and scapy for transport headers."""
 
-import shutil
 import struct
-import subprocess
 import zlib
 from pathlib import Path
 
@@ -10,6 +8,8 @@ import pytest
 
 from tests.unit.fabric.bench import Bench
 from vhca.fabric.capture import INBOUND, LINKTYPE_ERF, LINKTYPE_INFINIBAND, OUTBOUND, Capture
+from vhca.lab.cache import Cache
+from vhca.lab.tshark import frame_trouble, ready_tshark
 from vhca.wire import ib
 from vhca.wire.icrc import icrc
 from vhca.wire.packet import (
@@ -28,8 +28,10 @@ from vhca.wire.packet import (
     Packet,
 )
 
-TSHARK = shutil.which("tshark")
-needs_tshark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed: no independent decoder")
+TSHARK = ready_tshark(Cache())
+needs_tshark = pytest.mark.skipif(
+    TSHARK is None, reason="no tshark on the host or in the cache (vhca fetch): no independent decoder"
+)
 
 GID_A = bytes.fromhex("fe800000000000000000000000000001")
 GID_B = bytes.fromhex("fe800000000000000000000000000002")
@@ -64,14 +66,8 @@ def blocks(data: bytes) -> list[tuple[int, bytes]]:
 def fields(path: Path, *names: str) -> list[dict[str, str]]:
     """The named fields of each frame, and whether it is malformed. One run: tshark takes a second to start."""
     assert TSHARK is not None
-    wanted = [*names, "_ws.malformed"]
-    # Payloads here are noise; guesses that they are RPC would call them malformed.
-    command = [TSHARK, "-n", "--disable-protocol", "rpcordma", "-r", str(path), "-T", "fields"]
-    command += [part for name in wanted for part in ("-e", name)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 0, result.stderr
-    rows = [dict(zip(wanted, line.split("\t"), strict=True)) for line in result.stdout.splitlines()]
-    assert [row for row in rows if row["_ws.malformed"]] == []
+    rows = TSHARK.fields(path, *names, "_ws.malformed")
+    assert frame_trouble(rows) == []
     return rows
 
 
