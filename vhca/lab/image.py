@@ -27,6 +27,7 @@ from vhca.lab.kernels import Kernel, module_name
 from vhca.lab.packages import PackageStore, unpack
 
 _RECIPE: Final = "1"  # part of every key: raise it when the code below puts other things into an image
+_BASE_RECIPE: Final = "2"  # the same, for the base archive alone
 _HERE: Final = Path(__file__).resolve().parent
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 _PYTHON: Final = "usr/lib/python3.13"
@@ -178,7 +179,7 @@ def base_archive(cache: Cache, progress: Progress) -> Path:
     """The cpio archive with everything but kernel modules."""
     root = guest_root(cache, progress)
     agent, init = _HERE / "guest_agent.py", _HERE / "guest_init.sh"
-    own = hashlib.sha256(b"\0".join((_RECIPE.encode(), root.name.encode(), agent.read_bytes(), init.read_bytes())))
+    own = hashlib.sha256(b"\0".join((_BASE_RECIPE.encode(), root.name.encode(), agent.read_bytes(), init.read_bytes())))
     key = own.hexdigest()[:16] + ".cpio"
 
     def build(place: Path) -> None:
@@ -263,7 +264,8 @@ def _unneeded_libraries(root: Path) -> set[str]:
     libraries = {Path(name).name: name for name in files if name.startswith(_LIBRARIES + "/") and ".so" in name}
     inside = {name for name in libraries.values() if name.count("/") == _LIBRARIES.count("/") + 1}
     queue = [n for n in files if n.startswith(("usr/bin/", "usr/sbin/", *_PLUGINS)) and n not in inside]
-    queue += [n for n in files if n.startswith(_LIBRARIES) and "/libnss_" in n]
+    # opened by the C library when they are needed: name services, and what ends a thread
+    queue += [n for n in files if n.startswith(_LIBRARIES) and ("/libnss_" in n or "/libgcc_s.so" in n)]
     used: set[str] = set()
     missing: set[str] = set()
     while queue:
