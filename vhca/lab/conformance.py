@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from vhca.lab.cache import Cache, Progress
-from vhca.lab.conformance_bench import DEVICES, HCA, Bench, suite_files
+from vhca.lab.conformance_bench import DEVICES, HCA, Bench, PassthroughBench, suite_files
 from vhca.lab.conformance_report import markdown, unexplained
 from vhca.lab.conformance_results import OUTCOMES, DeviceRun, FileRun, RecordError, load, regressions, to_json
 from vhca.lab.errors import LabError
@@ -24,6 +24,8 @@ from vhca.lab.kernels import DEFAULT_SPEC
 OUTPUT: Final = Path(__file__).resolve().parents[2] / "docs" / "conformance"
 RECORD: Final = "rdma-core.json"
 PAGE: Final = "rdma-core.md"
+#: Files that drive the card from user space, so that it may have no driver in the kernel.
+PASSTHROUGH: Final = ("test_mlx5_vfio",)
 
 #: The files that ``--fast`` runs, and why: together they use each kind of object and transport once or more, and
 #: leave out what is slow, what is only skipped on InfiniBand, and what another file shows as well.
@@ -151,31 +153,44 @@ def run_device(device: str, settings: Settings, cache: Cache, say: Callable[[str
     """Run the chosen files on one device, printing a line for each."""
     progress = Progress()
     files = choose_files(settings, suite_files(cache, progress))
+    handed_over = [name for name in files if device == HCA and name in PASSTHROUGH]
     run = DeviceRun(device)
-    bench = Bench(
-        device,
-        kernel=settings.kernel,
-        log_dir=settings.log_dir,
-        test_timeout_s=settings.test_timeout_s,
-        seed=settings.seed,
-        firmware=settings.firmware,
-        progress=progress,
-        cache=cache,
-        say=say,
-    )
-    say(f"{device}: booting a guest")
-    with bench:
-        run.about = bench.about
-        say(f"{device}: {bench.device_name} is up, {', '.join(f'{k} {v}' for k, v in sorted(bench.about.items()))}")
-        for number, name in enumerate(files, 1):
-            if not bench.usable():
-                bench.replace_guest()
-            file = run.files[name] = bench.run_file(name, settings.matching)
-            say(line_of(file, number, len(files)))
-            for test_id, test in file.tests.items():
-                if test.bad:
-                    say(f"       {test.outcome} {test_id}: {test.reason if settings.verbose else test.gist}")
+    options: dict[str, Any] = {
+        "kernel": settings.kernel,
+        "log_dir": settings.log_dir,
+        "test_timeout_s": settings.test_timeout_s,
+        "seed": settings.seed,
+        "firmware": settings.firmware,
+        "progress": progress,
+        "cache": cache,
+        "say": say,
+    }
+    if kernel_driven := [name for name in files if name not in handed_over]:
+        say(f"{device}: booting a guest")
+        with Bench(device, **options) as bench:
+            run.about = bench.about
+            about = ", ".join(f"{name} {value}" for name, value in sorted(bench.about.items()) if value)
+            say(f"{device}: {bench.device_name} is up, {about}")
+            run_files(bench, run, kernel_driven, len(files), settings, say)
+    if handed_over:
+        say(f"{device}: booting a guest that hands its card to user space")
+        with PassthroughBench(**options) as bench:
+            run_files(bench, run, handed_over, len(files), settings, say)
     return run
+
+
+def run_files(
+    bench: Bench, run: DeviceRun, names: Sequence[str], count: int, settings: Settings, say: Callable[[str], None]
+) -> None:
+    """Run files on a bench that is up and add them to ``run``."""
+    for name in names:
+        if not bench.usable():
+            bench.replace_guest()
+        file = run.files[name] = bench.run_file(name, settings.matching)
+        say(line_of(file, len(run.files), count))
+        for test_id, test in file.tests.items():
+            if test.bad:
+                say(f"       {test.outcome} {test_id}: {test.reason if settings.verbose else test.gist}")
 
 
 def write(settings: Settings, runs: dict[str, DeviceRun]) -> None:

@@ -29,6 +29,7 @@ from typing import Any, NoReturn, TextIO
 #: Worst first: what a test with several outcomes (sub-tests, tear-down) counts as.
 SEVERITY = ("error", "failed", "passed", "skipped")
 _TAIL_CHARACTERS = 6000
+_READS_EVENTS = ("test_mlx5_vfio",)
 
 
 def tests_of(suite: unittest.TestSuite | unittest.TestCase) -> Iterator[unittest.TestCase]:
@@ -129,6 +130,8 @@ def load(suite_dir: str, name: str, arguments: list[str]) -> list[unittest.TestC
         # The suite's modules import each other in a circle that only holds if it is entered here.
         importlib.import_module("tests.utils")
         module = importlib.import_module(f"tests.{name}")
+        if name in _READS_EVENTS:
+            accept_short_events()
     except unittest.SkipTest as skip:
         reason = str(skip)
 
@@ -138,6 +141,17 @@ def load(suite_dir: str, name: str, arguments: list[str]) -> list[unittest.TestC
         whole_file = type("WholeFile", (unittest.TestCase,), {"__module__": f"tests.{name}", "test_import": skipped})
         return [whole_file("test_import")]
     return list(tests_of(unittest.defaultTestLoader.loadTestsFromModule(module)))
+
+
+def accept_short_events() -> None:
+    """Let the suite read the first 8 bytes of an event queue entry alone, as it does.
+
+    Up to version 2.5 scapy gave the fields behind the end of the bytes their defaults, which the suite relies
+    on; later versions refuse.
+    """
+    entry = importlib.import_module("tests.mlx5_prm_structs").SwEqe
+    size, dissect = len(entry()), entry.do_dissect
+    entry.do_dissect = lambda self, data: dissect(self, data.ljust(size, b"\0"))
 
 
 def main() -> NoReturn:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from vhca.chip.rack import Rack
 from vhca.lab import image, pins
@@ -36,8 +36,8 @@ _AGENT: Final = Path(__file__).resolve().with_name("conformance_agent.py")
 _GUEST_DIR: Final = "/tmp/conformance"
 _PYTHON: Final = f"{_GUEST_DIR}/python"
 _MEMORY_MIB: Final = 2048
-#: Reserved at boot, before memory is in pieces: the huge page test maps one or two at a time.
-_HUGE_PAGES: Final = 32
+#: Reserved at boot, before memory is in pieces: the huge page tests map one or two at a time.
+_HUGE_PAGES: Final = "hugepagesz=2M hugepages=32"
 #: An address from the range set aside for documentation: nothing of it leaves the guest.
 _ADDRESS: Final = "192.0.2.1/24"
 _PORT_UP_S: Final = 60.0
@@ -62,6 +62,18 @@ for place in /sys/class/net/*; do
     ip addr add {_ADDRESS} dev "${{place##*/}}"
     ip link set "${{place##*/}}" up
     break
+done
+"""
+#: The suite looks for a login before it looks whether the card has an encryption engine at all.
+_CRYPTO_LOGIN: Final = b'[{"credential": [0, 0, 0, 0, 0, 0], "kek_id": 0, "wrapped_key": [0, 0, 0, 0, 0]}]'
+# Without interrupt remapping (which the emulated IOMMU cannot do here) the driver wants to be told that this is meant.
+_PASSTHROUGH_SETUP: Final = """
+modprobe vfio_iommu_type1 allow_unsafe_interrupts=1
+modprobe vfio_pci
+for place in /sys/bus/pci/devices/*; do
+    [ "$(cat "$place/class")" = 0x020700 ] || continue
+    echo "$(cat "$place/vendor") $(cat "$place/device")" >/sys/bus/pci/drivers/vfio-pci/new_id
+    [ -e "$place/driver" ] && echo "${place##*/}"
 done
 """
 
@@ -144,23 +156,26 @@ class Bench:
         extra = extra_python(self._cache, self._progress)
         self._starts += 1
         log_dir = self._log_dir / f"{self.device}-{self._starts}" if self._log_dir is not None else None
-        self._lab = Lab(
-            guests=1,
-            kernel=self._kernel,
-            hcas_per_guest=1 if self.device == HCA else 0,
-            memory_mib=_MEMORY_MIB,
-            log_dir=log_dir,
-            kernel_arguments=f"hugepagesz=2M hugepages={_HUGE_PAGES}",
-            rack_factory=self._rack,
-            progress=self._progress,
-            cache=self._cache,
-        )
+        self._lab = self._make_lab(log_dir)
         self._lab.start()
         try:
             self._prepare(extra)
         except BaseException:
             self.stop(failed=True)
             raise
+
+    def _make_lab(self, log_dir: Path | None) -> Lab:
+        return Lab(
+            guests=1,
+            kernel=self._kernel,
+            hcas_per_guest=1 if self.device == HCA else 0,
+            memory_mib=_MEMORY_MIB,
+            log_dir=log_dir,
+            kernel_arguments=_HUGE_PAGES,
+            rack_factory=self._rack,
+            progress=self._progress,
+            cache=self._cache,
+        )
 
     def _rack(self, hcas: int, directory: Path) -> RackLike:
         return Rack(hcas, directory, firmware=self._firmware)
@@ -184,6 +199,12 @@ class Bench:
         guest.copy_in(_AGENT, f"{_GUEST_DIR}/agent.py")
         guest.run(["mkdir", "-p", _PYTHON], check=True)
         guest.run(["tar", "xf", f"{_GUEST_DIR}/extra.tar", "-C", _PYTHON], check=True)
+        self._make_ready()
+        self.about = self._describe()
+
+    def _make_ready(self) -> None:
+        """Bring the device up: driver, active port, an address for the connection manager."""
+        guest = self.guest
         if self.device == SOFT_ROCE:
             guest.run(["sh", "-e", "-c", _SOFT_ROCE_SETUP], check=True)
         names = guest.run(["ls", "/sys/class/infiniband"]).stdout.split()
@@ -197,12 +218,12 @@ class Bench:
             time.sleep(0.2)
         if self.device == HCA:
             guest.run(["sh", "-c", _HCA_SETUP], check=True)
-        self.about = self._describe()
+            guest.agent.put_file(_CRYPTO_LOGIN, "/tmp/mlx5_crypto_test.txt")
 
     def _describe(self) -> dict[str, str]:
         run = self.guest.run
-        version = self.guest.run(["sh", "-c", "ls /usr/lib/x86_64-linux-gnu/libibverbs.so.1.*"]).stdout
-        firmware = run(["cat", f"/sys/class/infiniband/{self.device_name}/fw_ver"]).stdout
+        version = run(["sh", "-c", "ls /usr/lib/x86_64-linux-gnu/libibverbs.so.1.*"]).stdout
+        firmware = run(["sh", "-c", "cat /sys/class/infiniband/*/fw_ver"]).stdout
         return {
             "kernel": run(["uname", "-r"], check=True).stdout.strip(),
             "rdma-core": version.strip().rpartition(".so.1.")[2].removeprefix("14."),
@@ -220,6 +241,9 @@ class Bench:
             return self.port_active()
         except (GuestError, OSError):
             return False
+
+    def _suite_arguments(self) -> tuple[str, ...]:
+        return ("--dev", self.device_name, "--port", "1")
 
     # -- files ---------------------------------------------------------------------------------------
     def run_file(self, name: str, matching: str = "") -> FileRun:
@@ -252,7 +276,7 @@ class Bench:
                 *("python3", "-X", "no_debug_ranges", f"{_GUEST_DIR}/agent.py", "--seed", self._seed),
                 *("--test-timeout", str(self._test_timeout_s), "--without", f"{_GUEST_DIR}/done"),
                 *(("--matching", matching) if matching else ()),
-                *(SUITE, run.name, "--dev", self.device_name, "--port", "1", "-v"),
+                *(SUITE, run.name, *self._suite_arguments(), "-v"),
             ],
             env={"PYTHONPATH": _PYTHON},
             stdout=lines.feed,
@@ -295,6 +319,45 @@ class Bench:
             process.wait(10.0)
         except GuestError:
             self.guest.kill()
+
+
+class PassthroughBench(Bench):
+    """A guest that hands its card to the suite itself: no driver in the kernel, vfio-pci and an IOMMU instead."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(HCA, **options)
+
+    def _make_lab(self, log_dir: Path | None) -> Lab:
+        return Lab(
+            guests=1,
+            kernel=self._kernel,
+            hcas_per_guest=1,
+            memory_mib=_MEMORY_MIB,
+            log_dir=log_dir.with_name(f"passthrough-{self._starts}") if log_dir is not None else None,
+            extra_modules=("vfio_iommu_type1",),
+            autoload=False,
+            iommu=True,
+            kernel_arguments=f"intel_iommu=on {_HUGE_PAGES}",
+            rack_factory=self._rack,
+            progress=self._progress,
+            cache=self._cache,
+        )
+
+    def _make_ready(self) -> None:
+        names = self.guest.run(["sh", "-c", _PASSTHROUGH_SETUP], check=True).stdout.split()
+        if not names:
+            raise GuestError("vfio-pci did not take the card")
+        self.device_name = names[0]
+
+    def _suite_arguments(self) -> tuple[str, ...]:
+        return ("--pci-dev", self.device_name)
+
+    def usable(self) -> bool:
+        """Is the guest there?  Its card is reset each time that the suite opens it."""
+        try:
+            return self.guest.agent.ping() >= 0
+        except GuestError:
+            return False
 
 
 class _Lines:

@@ -120,6 +120,7 @@ class Guest:
             hca_sockets=[hca.socket_path for hca in self.hcas],
             share=lab.share,
             share_writable=lab.share_writable,
+            iommu=lab.iommu,
             accelerator=lab.accelerator,
             extra_arguments=lab.qemu_arguments,
         )
@@ -288,6 +289,7 @@ class Lab:
         cpus: int = 1,
         autoload: bool = True,
         keep_logs: bool = False,
+        iommu: bool = False,
         boot_timeout_s: float = 120.0,
         kernel_arguments: str = "",
         qemu_arguments: Sequence[str] = (),
@@ -301,7 +303,8 @@ class Lab:
         a run that did not fail unless ``keep_logs``.  ``autoload``: load mlx5_ib and the user interfaces of
         the RDMA stack in guests that have a card, and wait for their ports to be ACTIVE.  ``share``: a host
         folder that guests see at /mnt/share.
-        ``boot_timeout_s``: how long a guest may take to boot.
+        ``iommu``: put an IOMMU between devices and memory (``kernel_arguments`` must switch it on), so that a
+        guest can hand a card to a program of its own.  ``boot_timeout_s``: how long a guest may take to boot.
         """
         if guests < 1 or guests > 1000:
             raise LabError(f"{guests} guests: not a number of guests", "give 1 to 1000")
@@ -318,6 +321,7 @@ class Lab:
         self.boot_timeout_s = boot_timeout_s
         self.share = _shared_folder(share)
         self.share_writable = share_writable
+        self.iommu = iommu
         self.kernel_arguments = kernel_arguments
         self.qemu_arguments = list(qemu_arguments)
         self.guests: list[Guest] = []

@@ -184,6 +184,7 @@ class MachineConfig:
     hca_sockets: Sequence[Path] = ()
     share: Path | None = None
     share_writable: bool = True
+    iommu: bool = False
     accelerator: str = "tcg"
     extra_arguments: Sequence[str] = ()
     message_timeout_ms: int = 60_000
@@ -223,6 +224,10 @@ def command_line(config: MachineConfig) -> list[str]:
         *("-device", "virtserialport,chardev=agent,name=vhca.agent"),
         *("-device", "virtio-rng-pci"),
     ]
+    if config.iommu:
+        # Behind the machine and before every device: a device looks for its IOMMU when it is made.
+        at = arguments.index("-device")
+        arguments[at:at] = ["-device", "intel-iommu,intremap=off,caching-mode=on"]
     if config.accelerator == "kvm":
         arguments += ["-accel", "kvm", "-cpu", "host"]
     else:
