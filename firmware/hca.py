@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from firmware.objects import (
     Cq,
     Eq,
+    Memic,
     Mkey,
     MulticastGroup,
     Pd,
@@ -44,13 +45,14 @@ class Hca:
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
         self.memory: Memory = hardware.memory
+        self.device_memory: Memory = hardware.device_memory
         self.info: BoardInfo = hardware.info
         self.trace = hardware.trace
         self.count: Counter[str] = Counter()
         self.now_ns = 0
         self.out: Effects = []
         self.timers = TimerHeap()
-        self.capabilities = Capabilities()
+        self.capabilities = Capabilities(self.info)
         # Packets of this card to itself, handed out as events after the step that sent them.
         self.loopback: deque[tuple[int, Packet]] = deque()
         self.ports: Mapping[int, Port] = {}
@@ -79,6 +81,7 @@ class Hca:
         self.transport_domains: Table[TransportDomain] = Table("transport_domain", 1, 1 << 13)
         self.uctxs: Table[Uctx] = Table("uctx", 1, 0xFFFE)
         self.umems: Table[Umem] = Table("umem", 1, 1 << 16)
+        self.memics: Table[Memic] = Table("memic", 1, 1 << 12)
         self.q_counters: Table[QCounter] = Table("q_counter", 1, 255)
         self.eqs: Table[Eq] = Table("eq", 1, 127)
         self.cqs: Table[Cq] = Table("cq", 0x10, 1 << 18)
@@ -101,6 +104,7 @@ class Hca:
             self.transport_domains,
             self.uctxs,
             self.umems,
+            self.memics,
             self.q_counters,
             self.eqs,
             self.cqs,

@@ -13,11 +13,12 @@ from firmware.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,
+    MODE_MEMIC,
     MODE_MTT,
     MODE_PA,
     Mkey,
 )
-from vhca.hw.effects import DmaWrite
+from vhca.hw.effects import DeviceWrite, DmaWrite
 from vhca.hw.memory import DmaError
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ TOO_SHORT: Final = 2
 ANY_PD: Final = -1
 MAX_DEPTH: Final = 4
 _END: Final = 1 << 64
+# Segments from here on are not on the bus but in the card's own memory, by offset in BAR0.
+DEVICE_SPACE: Final = 1 << 64
 
 BusSegment = tuple[int, int]
-"""Bus address and length in bytes."""
+"""Bus address (or, from `DEVICE_SPACE` on, offset in BAR0) and length in bytes."""
 
 
 class AccessError(Exception):
@@ -78,6 +81,8 @@ def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, depth: i
         return [(va, length)]
     if mode == MODE_MTT:
         return _translate_pages(mkey, va, length)
+    if mode == MODE_MEMIC:
+        return [(DEVICE_SPACE + mkey.pages[0] + va, length)]
     if depth >= MAX_DEPTH:
         raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
     out: list[BusSegment] = []
@@ -186,10 +191,23 @@ def read_segments(hca: "Hca", segments: Sequence[BusSegment]) -> bytes:
     try:
         if len(segments) == 1:
             addr, size = segments[0]
-            return hca.memory.read(addr, size)
-        return b"".join([hca.memory.read(addr, size) for addr, size in segments])
+            return _read(hca, addr, size)
+        return b"".join([_read(hca, addr, size) for addr, size in segments])
     except DmaError as error:
         raise _bus_error(hca, error) from None
+
+
+def _read(hca: "Hca", addr: int, size: int) -> bytes:
+    if addr < DEVICE_SPACE:
+        return hca.memory.read(addr, size)
+    return hca.device_memory.read(addr - DEVICE_SPACE, size)
+
+
+def _write(hca: "Hca", addr: int, data: bytes | bytearray | memoryview) -> None:
+    if addr < DEVICE_SPACE:
+        hca.out.append(DmaWrite(addr, data))
+    else:
+        hca.out.append(DeviceWrite(addr - DEVICE_SPACE, data))
 
 
 def _bus_error(hca: "Hca", error: DmaError) -> AccessError:
@@ -200,12 +218,12 @@ def _bus_error(hca: "Hca", error: DmaError) -> AccessError:
 def write_segments(hca: "Hca", segments: Sequence[BusSegment], data: bytes | bytearray | memoryview) -> None:
     """Append the stores of `data` to bus segments; as many bytes as the segments hold."""
     if len(segments) == 1:
-        hca.out.append(DmaWrite(segments[0][0], data))
+        _write(hca, segments[0][0], data)
         return
     view = memoryview(data)
     at = 0
     for addr, size in segments:
-        hca.out.append(DmaWrite(addr, view[at : at + size]))
+        _write(hca, addr, view[at : at + size])
         at += size
 
 

@@ -162,11 +162,21 @@ class Cq(HcaObject):
     max_count: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class Memic(HcaObject):
+    """A piece of device memory: offset in BAR0 and bytes; `operations` has a bit for each open operation address."""
+
+    start: int = field(kw_only=True)
+    size_bytes: int = field(kw_only=True)
+    operations: int = 0
+
+
 # mkc.access_mode
 MODE_PA = 0
 MODE_MTT = 1
 MODE_KLM = 2
 MODE_KSM = 3
+MODE_MEMIC = 5
 
 # Access rights, as a mask (order of the bits in a mkc's third byte)
 LOCAL_READ = 1
@@ -182,9 +192,9 @@ ANY_QPN = 0xFFFFFF
 class Mkey(HcaObject):
     """Memory key: number = index; the full key is ``handle << 8 | variant``.
 
-    `pages` (bus addresses) serve MTT mode, `klms` (byte count, key, address) KLM and KSM mode; `length` in bytes,
-    `capacity_octwords` is the size of the translation table in 16-byte units. `qpn` is ANY_QPN or the one QP that may
-    use the key (memory window of type 2).
+    `pages` (bus addresses) serve MTT mode, `klms` (byte count, key, address) KLM and KSM mode, `memic` MEMIC mode, with
+    the region's offset in BAR0 as its only page; `length` in bytes, `capacity_octwords` is the size of the translation
+    table in 16-byte units. `qpn` is ANY_QPN or the one QP that may use the key (memory window of type 2).
     """
 
     variant: int = 0
@@ -203,6 +213,7 @@ class Mkey(HcaObject):
     qpn: int = ANY_QPN
     capacity_octwords: int = 0
     context: bytes = b""
+    memic: Memic | None = None
     # Bus address of the region's first byte if its pages are contiguous, else -1; belongs to `linear_pages`, the list
     # that it was found from (a new list means a new look).
     linear: int = -1

@@ -10,12 +10,14 @@ from types import MappingProxyType
 from typing import Final
 
 from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
+from vhca.hw.hardware import BoardInfo
 from vhca.layout import Layout
 from vhca.wire.connectx.caps import CapType, CmdHcaCap
-from vhca.wire.connectx.caps_groups import AtomicCaps
+from vhca.wire.connectx.caps_groups import AtomicCaps, DeviceMemCap
 
 GROUP_GENERAL = 0
 GROUP_ATOMIC = 3
+GROUP_DEVICE_MEMORY = 0xF
 BLOCK_BYTES = 4096
 KNOWN_GROUPS: Final = frozenset(int(group) for group in CapType)
 
@@ -26,6 +28,7 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "umr_modify_entity_size_disabled": 0,
         "imaicl": 1,
         "atomic": 1,
+        "device_memory": 1,
         "log_max_uctx": 8,
         "log_max_umem": 12,
         "max_qp_cnt": 255,
@@ -43,6 +46,14 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 
+# Alignment and size of a piece of device memory count in these units.
+MEMIC_GRANULE_BYTES: Final = 64
+# One piece has at most half of it all.
+MEMIC_MAX_PART: Final = 2
+# Operations at addresses of their own: increment (bit 0) and test-and-set (bit 1), on 1, 2, 4 and 8 bytes.
+MEMIC_OPERATIONS: Final = 0b11
+MEMIC_OPERAND_SIZES: Final = 0b1111
+
 # Fields of the general group that SET_HCA_CAP may change.
 SETTABLE = ("pkey_table_size", "log_max_qp", "cmdif_checksum", "uar_4k", "log_uar_page_sz", "cache_line_128byte")
 
@@ -50,13 +61,14 @@ SETTABLE = ("pkey_table_size", "log_max_qp", "cmdif_checksum", "uar_4k", "log_ua
 class Capabilities:
     """Maximum and current values of every group."""
 
-    def __init__(self, changes: dict[str, int] | None = None) -> None:
+    def __init__(self, info: BoardInfo, changes: dict[str, int] | None = None) -> None:
         self._general_max = CmdHcaCap()
         for name, value in {**GENERAL, **(changes or {})}.items():
             setattr(self._general_max, name, value)
         self._atomic_max = AtomicCaps()
         for name, value in (ATOMIC_CAPS_FULL if self._general_max.atomic else ATOMIC_CAPS_MIN).items():
             setattr(self._atomic_max, name, value)
+        self.device_memory = _device_memory(info) if self._general_max.device_memory else DeviceMemCap()
         self.restore()
 
     def restore(self) -> None:
@@ -71,6 +83,8 @@ class Capabilities:
             view = self.general if current else self._general_max
         elif group == GROUP_ATOMIC and self._general_max.atomic:
             view = self.atomic if current else self._atomic_max
+        elif group == GROUP_DEVICE_MEMORY:
+            view = self.device_memory
         elif group in KNOWN_GROUPS:
             # User space asks without looking at the announcement first: nothing of the group is there.
             return bytes(BLOCK_BYTES)
@@ -101,3 +115,18 @@ class Capabilities:
         for name in SETTABLE:
             setattr(self.general, name, getattr(wanted, name))
         return ""
+
+
+def _device_memory(info: BoardInfo) -> DeviceMemCap:
+    return DeviceMemCap(
+        memic=1,
+        memic_bar_start_addr=info.device_memory_start,
+        memic_bar_size=info.device_memory_bytes,
+        max_memic_size=info.device_memory_bytes // MEMIC_MAX_PART,
+        # Up to the size of a page: 64 << 6.
+        log_max_memic_addr_alignment=6,
+        log_min_memic_alloc_size=6,
+        memic_operations=MEMIC_OPERATIONS,
+        memic_atomic_increment_sizes=MEMIC_OPERAND_SIZES,
+        memic_atomic_test_and_set_sizes=MEMIC_OPERAND_SIZES,
+    )

@@ -1,5 +1,6 @@
 """Memory keys: create with a translation list, query, destroy."""
 
+from firmware.commands.memic import covering
 from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find
 from firmware.hca import Hca
@@ -8,6 +9,7 @@ from firmware.objects import (
     LOCAL_WRITE,
     MODE_KLM,
     MODE_KSM,
+    MODE_MEMIC,
     MODE_MTT,
     MODE_PA,
     REMOTE_ATOMIC,
@@ -34,7 +36,7 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
         refuse(Status.BAD_PARAM, "data_direct: not advertised")
     pd = find(hca.pds, context.pd, request.uid)
     mode = context.access_mode_4_2 << 2 | context.access_mode_1_0
-    if mode not in (MODE_PA, MODE_MTT, MODE_KLM, MODE_KSM):
+    if mode not in (MODE_PA, MODE_MTT, MODE_KLM, MODE_KSM, MODE_MEMIC):
         refuse(Status.BAD_PARAM, "mkc.access_mode: not supported")
     if context.bsf_en:
         refuse(Status.BAD_PARAM, "mkc.bsf_en: signature offload is not advertised")
@@ -58,7 +60,9 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
         context=context.to_bytes(),
     )
     octwords = view.translations_octword_actual_size
-    if view.mkey_umem_valid:
+    if mode == MODE_MEMIC:
+        _load_memic(hca, mkey)
+    elif view.mkey_umem_valid:
         _load_umem(hca, mkey, request)
     elif mode != MODE_PA and octwords:
         _load_translation(mkey, request.tail, octwords)
@@ -68,6 +72,16 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
     out.mkey_index = allocate(hca.mkeys, mkey)
     pd.refs += 1
     return out
+
+
+def _load_memic(hca: Hca, mkey: Mkey) -> None:
+    """Device memory: the context's address is an offset in BAR0, that of an access counts from the region's start."""
+    if mkey.free or mkey.umr_enabled or mkey.length64:
+        refuse(Status.BAD_PARAM, "mkc: a region of device memory has bounds and no registration by work request")
+    mkey.memic = covering(hca, mkey.start, mkey.length)
+    mkey.memic.refs += 1
+    mkey.pages = [mkey.start]
+    mkey.start = 0
 
 
 def _load_umem(hca: Hca, mkey: Mkey, request: Command[cmd.CreateMkeyIn]) -> None:
@@ -131,7 +145,7 @@ def query_mkey(hca: Hca, request: Command[cmd.QueryMkeyIn]) -> Layout:
     context.free = int(mkey.free)
     context.mkey_7_0 = mkey.variant
     context.pd = mkey.pd
-    context.start_addr = mkey.start
+    context.start_addr = mkey.pages[0] if mkey.mode == MODE_MEMIC else mkey.start
     context.len = mkey.length
     context.qpn = mkey.qpn
     context.lr = int(bool(mkey.rights & LOCAL_READ))
@@ -140,7 +154,8 @@ def query_mkey(hca: Hca, request: Command[cmd.QueryMkeyIn]) -> Layout:
     context.rw = int(bool(mkey.rights & REMOTE_WRITE))
     context.a = int(bool(mkey.rights & REMOTE_ATOMIC))
     out.memory_key_mkey_entry = context
-    entries = b"".join(page.to_bytes(8, "big") for page in mkey.pages[:4]) or b"".join(
+    pages = [] if mkey.mode == MODE_MEMIC else mkey.pages[:4]
+    entries = b"".join(page.to_bytes(8, "big") for page in pages) or b"".join(
         size.to_bytes(4, "big") + key.to_bytes(4, "big") + addr.to_bytes(8, "big") for size, key, addr in mkey.klms[:2]
     )
     entries = entries.ljust(32, b"\0")
@@ -156,6 +171,8 @@ def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
     if mkey.refs:
         refuse(Status.BAD_RES_STATE, "mkey: still in use")
     hca.mkeys.remove(mkey)
+    if mkey.memic is not None:
+        mkey.memic.refs -= 1
     pd = hca.pds.get(mkey.pd)
     if pd is not None:
         pd.refs -= 1

@@ -12,6 +12,7 @@ from firmware.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,
+    MODE_MEMIC,
     MODE_MTT,
     MODE_PA,
     REMOTE_ATOMIC,
@@ -157,7 +158,7 @@ def _translation(mkey: Mkey, changed: Mkey, ctrl: UmrCtrlSegment, payload: bytes
     """Put the entries into place: from the start of the table, or from an offset in octowords."""
     if not payload:
         return
-    if mkey.mode == MODE_PA:
+    if mkey.mode in (MODE_PA, MODE_MEMIC):
         raise UmrError(BIND, "umr: this key has no translation table")
     offset = ctrl.xlt_offset_47_16 << 16 | ctrl.xlt_offset if ctrl.translation_offset_en else 0
     # Entries come in blocks of 64 bytes, so a table's size counts in whole blocks too.

@@ -31,7 +31,7 @@ from firmware.objects import (
 from firmware.queues import QueueBuffer, RecvQueue, SendQueue, cq_doorbell, eq_doorbell
 from firmware.transport import engine, state
 from firmware.transport.qp import ERR, INIT, RTR, RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
-from vhca.hw.effects import DmaWrite, Effect, EntryWrite, RaiseIrq, Transmit
+from vhca.hw.effects import DeviceWrite, DmaWrite, Effect, EntryWrite, RaiseIrq, Transmit
 from vhca.hw.hardware import BoardInfo, TraceSink
 from vhca.hw.memory import FlatMemory, Memory
 from vhca.wire.connectx.cmd import Op
@@ -76,6 +76,7 @@ class Board:
     """What the firmware may use."""
 
     memory: Memory
+    device_memory: Memory
     info: BoardInfo
     trace: TraceSink | None = None
 
@@ -203,7 +204,12 @@ class Card:
         self._free = BASE
         info = BoardInfo(node_guid=lid, system_image_guid=lid, port_guids=(lid,))
         self.traces: list[tuple[str, dict[str, object]]] = []
-        self.hca = Hca(Board(self.memory, info, lambda what, details: self.traces.append((what, dict(details)))))
+        self.device_memory = FlatMemory(info.device_memory_bytes, info.device_memory_start)
+        self.hca = Hca(
+            Board(
+                self.memory, self.device_memory, info, lambda what, details: self.traces.append((what, dict(details)))
+            )
+        )
         # Numbers differ between the cards, so that one taken for the other shows.
         self.hca.qps = Table("qp", 0x40 * lid, 1 << 10)
         gid = bytes.fromhex("fe80000000000000") + lid.to_bytes(8, "big")
@@ -271,6 +277,8 @@ class Card:
             self.effects.append(effect)
             if isinstance(effect, DmaWrite | EntryWrite):
                 self.memory.write(effect.addr, effect.data)
+            elif isinstance(effect, DeviceWrite):
+                self.device_memory.write(effect.offset, effect.data)
             elif isinstance(effect, Transmit):
                 self.world.wire(self, effect.packet)
             elif isinstance(effect, RaiseIrq):

@@ -1,4 +1,4 @@
-"""BAR0 of the card: the initialization segment and, behind it, one doorbell page per UAR.
+"""BAR0 of the card: the initialization segment, behind it one doorbell page per UAR, and device memory at the end.
 
 Register accesses become events for the board; nothing is decided here. A 64-bit doorbell that a host splits in two
 halves acts on its second half.
@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from vhca.chip.device_memory import DeviceMemory
 from vhca.hw.events import CqDoorbell, EqDoorbell, Event, SqDoorbell
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,13 @@ class Segment(Protocol):
 class Bar0:
     """Decoder of one card's BAR0; `first_uar` is the lowest page that doorbells are taken from."""
 
-    def __init__(self, segment: Segment, first_uar: int, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self, segment: Segment, first_uar: int, device_memory: DeviceMemory, emit: Callable[[Event], None]
+    ) -> None:
         self._segment = segment
         self._first_uar = first_uar
+        self._device_memory = device_memory
+        self._device_memory_start = device_memory.start
         self._emit = emit
         self._halves: dict[int, bytes] = {}
         self.ignored_writes = 0
@@ -55,6 +60,8 @@ class Bar0:
         """Registers of the init segment; doorbell pages read as zero."""
         if offset < INIT_SEGMENT_BYTES:
             return self._segment.read(offset, count)
+        if offset >= self._device_memory_start:
+            return self._device_memory.read(offset, count)
         self.uar_reads += 1
         return bytes(count)
 
@@ -62,6 +69,9 @@ class Bar0:
         """A register or doorbell write of any size."""
         if offset < INIT_SEGMENT_BYTES:
             self._segment.write(offset, data)
+            return
+        if offset >= self._device_memory_start:
+            self._device_memory.write(offset, data)
             return
         uar = offset >> 12
         inner = offset & 0xFFF

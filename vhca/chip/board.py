@@ -12,8 +12,19 @@ from typing import Protocol
 
 from vhca.chip.bar0 import Bar0
 from vhca.chip.command_queue import CommandQueue
+from vhca.chip.device_memory import DeviceMemory
 from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
-from vhca.hw.effects import CommandDone, DmaWrite, Effects, EntryWrite, Loopback, RaiseIrq, RegisterSet, Transmit
+from vhca.hw.effects import (
+    CommandDone,
+    DeviceWrite,
+    DmaWrite,
+    Effects,
+    EntryWrite,
+    Loopback,
+    RaiseIrq,
+    RegisterSet,
+    Transmit,
+)
 from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, PacketIn, Reset
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, TraceSink
 from vhca.hw.memory import DmaError, Memory
@@ -38,10 +49,11 @@ class Cable(Protocol):
 class _Socket:
     """What the firmware gets to see of this board."""
 
-    __slots__ = ("info", "memory", "trace")
+    __slots__ = ("device_memory", "info", "memory", "trace")
 
-    def __init__(self, memory: Memory, info: BoardInfo, trace: TraceSink) -> None:
+    def __init__(self, memory: Memory, device_memory: Memory, info: BoardInfo, trace: TraceSink) -> None:
         self.memory = memory
+        self.device_memory = device_memory
         self.info = info
         self.trace: TraceSink | None = trace
 
@@ -81,9 +93,10 @@ class Board:
             on_interface=lambda state: self.event(InterfaceChange(state)),
             on_doorbell=self._command_doorbell,
         )
-        self.bar0 = Bar0(self.segment, info.first_free_uar, self.event)
+        self._device_memory = DeviceMemory(info.device_memory_start, info.device_memory_bytes)
+        self.bar0 = Bar0(self.segment, info.first_free_uar, self._device_memory, self.event)
         self._image = image
-        self._socket = _Socket(memory, info, self._trace)
+        self._socket = _Socket(memory, self._device_memory.ram, info, self._trace)
         self._links: dict[int, bool] = {}
         self.firmware: Firmware = image.power_up(self._socket)
 
@@ -107,6 +120,7 @@ class Board:
         self.log.info("reset: %s", reason)
         self.segment.reset()
         self.bar0.reset()
+        self._device_memory.reset()
         self._commands.reset()
         self.count["resets"] += 1
         if self.dead:
@@ -137,7 +151,9 @@ class Board:
         merged = Counter(self.count)
         merged.update(self.firmware.counters())
         merged["commands_malformed"] += self._commands.malformed
-        merged["bar_writes_ignored"] += self.bar0.ignored_writes + self.segment.ignored_writes
+        merged["bar_writes_ignored"] += (
+            self.bar0.ignored_writes + self.segment.ignored_writes + self._device_memory.ignored
+        )
         return dict(merged)
 
     def objects(self) -> dict[str, int]:
@@ -181,6 +197,9 @@ class Board:
                 elif kind is CommandDone:
                     done: CommandDone = effect  # type: ignore[assignment]
                     self._commands.complete(done.slot, done.output, done.delivery_status)
+                elif kind is DeviceWrite:
+                    store: DeviceWrite = effect  # type: ignore[assignment]
+                    self._device_memory.ram.write(store.offset, store.data)
                 elif kind is RegisterSet:
                     self.segment.set_register(effect.name, effect.value)  # type: ignore[union-attr]
             except DmaError as error:

@@ -36,6 +36,9 @@ BAR0_BYTES: Final = 32 << 20
 MSIX_VECTORS: Final = 64
 MSIX_TABLE_OFFSET: Final = 0x2000
 MSIX_PBA_OFFSET: Final = 0x3000
+# The last MiB of the BAR is not doorbells but memory of the card, in three windows.
+DEVICE_MEMORY_START: Final = BAR0_BYTES - (1 << 20)
+DEVICE_MEMORY_BYTES: Final = 256 << 10
 # UAR pages behind the init segment and the MSI-X structures.
 FIRST_UAR: Final = 16
 
@@ -163,7 +166,9 @@ class Card:
             node_description=name,
             device_id=DEVICE_ID,
             msix_vectors=MSIX_VECTORS,
-            uar_pages=BAR0_BYTES >> 12,
+            uar_pages=DEVICE_MEMORY_START >> 12,
+            device_memory_start=DEVICE_MEMORY_START,
+            device_memory_bytes=DEVICE_MEMORY_BYTES,
             first_free_uar=FIRST_UAR,
             options=dict(changes or {}),
         )

@@ -18,6 +18,14 @@ class DmaWrite:
 
 
 @dataclass(slots=True)
+class DeviceWrite:
+    """Store `data` in the card's own memory, at an offset in BAR0 (see ``Hardware.device_memory``)."""
+
+    offset: int
+    data: bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
 class EntryWrite:
     """Store a queue entry (CQE, EQE; a multiple of 8 bytes) whose ownership bit is in its last byte.
 
@@ -69,5 +77,5 @@ class RegisterSet:
     value: int
 
 
-Effect = DmaWrite | EntryWrite | Transmit | Loopback | RaiseIrq | CommandDone | RegisterSet
+Effect = DmaWrite | DeviceWrite | EntryWrite | Transmit | Loopback | RaiseIrq | CommandDone | RegisterSet
 Effects = list[Effect]

@@ -16,7 +16,8 @@ class BoardInfo:
     """What is burnt into this card: identity, ports, vectors.
 
     GUIDs are EUI-64 as integers. `uar_pages` counts 4 KiB pages of BAR0; `first_free_uar` is the lowest page that is
-    not covered by the init segment or the MSI-X tables.
+    not covered by the init segment or the MSI-X tables. `device_memory_start` is the offset in BAR0, behind the UAR
+    pages, of the first of three windows of `device_memory_bytes` each: bytes, increment, test-and-set.
     """
 
     node_guid: int
@@ -29,16 +30,19 @@ class BoardInfo:
     revision: int = 0
     fw_version: tuple[int, int, int] = (20, 43, 1014)
     msix_vectors: int = 64
-    uar_pages: int = 8192
+    uar_pages: int = 7936
     first_free_uar: int = 16
+    device_memory_start: int = 31 << 20
+    device_memory_bytes: int = 256 << 10
     timer_khz: int = 1_000_000
     options: dict[str, object] = field(default_factory=dict)
 
 
 class Hardware(Protocol):
-    """What the firmware may use: guest memory, the card's identity, a place for traces."""
+    """What the firmware may use: guest memory, the card's own memory (by offset in BAR0), identity, a trace."""
 
     memory: Memory
+    device_memory: Memory
     info: BoardInfo
     trace: TraceSink | None
 

@@ -1,9 +1,11 @@
 """BAR0: which writes become which events."""
 
 from vhca.chip.bar0 import Bar0
+from vhca.chip.device_memory import DeviceMemory
 from vhca.hw.events import CqDoorbell, EqDoorbell, Event, SqDoorbell
 
 UAR = 16 * 4096
+DEVICE = 64 * 4096
 
 
 class Registers:
@@ -20,7 +22,7 @@ class Registers:
 def bar() -> tuple[Bar0, list[Event], Registers]:
     events: list[Event] = []
     registers = Registers()
-    return Bar0(registers, 16, events.append), events, registers
+    return Bar0(registers, 16, DeviceMemory(DEVICE, 4096), events.append), events, registers
 
 
 def test_doorbells_in_one_store() -> None:

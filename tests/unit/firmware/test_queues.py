@@ -23,6 +23,7 @@ RECORD = 0x1000
 class Socket:
     def __init__(self) -> None:
         self.memory = FlatMemory(1 << 20)
+        self.device_memory = FlatMemory(1 << 12)
         self.info = board_info()
         self.trace = None
 

@@ -62,6 +62,20 @@ class OdpCap(Layout, size=256):
     mem_page_fault: int = bits(0x0C0, 31)
 
 
+class DeviceMemCap(Layout, size=256):
+    """Device memory in the BAR (capability type 0xF); alignments and sizes count from 64 bytes and in bytes."""
+
+    memic: int = bits(0x000, 31)
+    memic_atomic_increment_sizes: int = bits(0x004, 31, 24)
+    log_min_memic_alloc_size: int = bits(0x004, 20, 16)
+    memic_atomic_test_and_set_sizes: int = bits(0x004, 15, 8)
+    log_max_memic_addr_alignment: int = bits(0x004, 7, 0)
+    memic_bar_start_addr: int = u64(0x008)
+    memic_bar_size: int = u32(0x010)
+    max_memic_size: int = u32(0x014)
+    memic_operations: int = u32(0x040)
+
+
 class DeviceEventCap(Layout, size=64):
     """Events that user space may subscribe to (capability type 0x14)."""
 

@@ -46,6 +46,13 @@ from vhca.wire.connectx.cmd.hca import (
     TeardownHcaIn,
     TeardownHcaOut,
 )
+from vhca.wire.connectx.cmd.memic import (
+    AllocMemicIn,
+    AllocMemicOut,
+    DeallocMemicIn,
+    ModifyMemicIn,
+    ModifyMemicOut,
+)
 from vhca.wire.connectx.cmd.qp import (
     CreateQpIn,
     CreateQpOut,
@@ -162,6 +169,8 @@ __all__ = [
     "OWNER_HW",
     "AccessRegisterIn",
     "AccessRegisterOut",
+    "AllocMemicIn",
+    "AllocMemicOut",
     "AllocPdOut",
     "AllocQCounterOut",
     "AllocTransportDomainOut",
@@ -196,6 +205,7 @@ __all__ = [
     "CreateUmemOut",
     "CreateXrcSrqIn",
     "CreateXrcSrqOut",
+    "DeallocMemicIn",
     "DeallocPdIn",
     "DeallocQCounterIn",
     "DeallocTransportDomainIn",
@@ -226,6 +236,8 @@ __all__ = [
     "ManagePagesOut",
     "ModifyCqIn",
     "ModifyHcaVportContextIn",
+    "ModifyMemicIn",
+    "ModifyMemicOut",
     "ModifyRmpIn",
     "ModifySqIn",
     "ModifyVportStateIn",

@@ -44,6 +44,7 @@ from vhca.wire.connectx.cmd.hca import (
     TeardownHcaIn,
     TeardownHcaOut,
 )
+from vhca.wire.connectx.cmd.memic import AllocMemicIn, AllocMemicOut, DeallocMemicIn, ModifyMemicIn, ModifyMemicOut
 from vhca.wire.connectx.cmd.qp import (
     CreateQpIn,
     CreateQpOut,
@@ -225,6 +226,9 @@ LAYOUTS: Final[Mapping[Op, tuple[type[Layout], type[Layout]]]] = MappingProxyTyp
         Op.DESTROY_UCTX: (DestroyUctxIn, BareOut),
         Op.CREATE_UMEM: (CreateUmemIn, CreateUmemOut),
         Op.DESTROY_UMEM: (DestroyUmemIn, BareOut),
+        Op.ALLOC_MEMIC: (AllocMemicIn, AllocMemicOut),
+        Op.DEALLOC_MEMIC: (DeallocMemicIn, BareOut),
+        Op.MODIFY_MEMIC: (ModifyMemicIn, ModifyMemicOut),
     }
 )
 """Input and output layout by opcode."""

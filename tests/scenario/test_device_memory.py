@@ -1,0 +1,89 @@
+"""Device memory as source, target and receive buffer of messages, and as the operand of atomics."""
+
+import os
+
+from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MEMIC, REMOTE_ATOMIC, REMOTE_WRITE, Memic, Mkey
+from tests.scenario.world import ALL_RIGHTS, Card, pair
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.wqe import WqeOpcode
+
+OFFSET = 4096
+LENGTH = 8192
+
+
+def device_key(card: Card, rights: int = ALL_RIGHTS, length: int = LENGTH) -> int:
+    start = card.hca.info.device_memory_start + OFFSET
+    piece = Memic(start=start, size_bytes=length)
+    mkey = Mkey(
+        variant=0x33, pd=card.pd.handle, rights=rights, mode=MODE_MEMIC, length=length, pages=[start], memic=piece
+    )
+    card.hca.mkeys.add(mkey)
+    return mkey.handle << 8 | mkey.variant
+
+
+def content(card: Card, at: int, size: int) -> bytes:
+    return card.device_memory.read(card.hca.info.device_memory_start + OFFSET + at, size)
+
+
+def fill(card: Card, at: int, data: bytes) -> None:
+    card.device_memory.write(card.hca.info.device_memory_start + OFFSET + at, data)
+
+
+def test_write_into_and_out_of_device_memory() -> None:
+    world, a, _ = pair()
+    key_a, key_b = device_key(world.a), device_key(world.b)
+    data = os.urandom(LENGTH)
+    fill(world.a, 0, data)
+    a.write(0, LENGTH, 0, key_b, key=key_a)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert content(world.b, 0, LENGTH) == data
+    target = a.buffer(100)
+    a.read(target, 100, 50, key_b)
+    world.settle()
+    assert a.peek(target, 100) == data[50:150]
+
+
+def test_receive_into_device_memory() -> None:
+    world, a, b = pair()
+    b.post_recv(64, 256, device_key(world.b))
+    a.send(a.buffer(b"hello, card"), 11)
+    world.settle()
+    assert [c.syndrome for c in b.recv_cq.poll()] == [0]
+    assert content(world.b, 64, 11) == b"hello, card"
+
+
+def test_atomics() -> None:
+    world, a, _ = pair()
+    key = device_key(world.b)
+    fill(world.b, 8, (41).to_bytes(8, "little"))
+    target = a.buffer(8)
+    a.atomic(WqeOpcode.ATOMIC_FA, target, 8, key, 1)
+    world.settle()
+    assert int.from_bytes(a.peek(target, 8), "little") == 41
+    assert int.from_bytes(content(world.b, 8, 8), "little") == 42
+
+
+def test_bounds_and_rights_hold() -> None:
+    world, a, _ = pair()
+    a.write(a.buffer(64), 64, LENGTH - 32, device_key(world.b))
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
+    world, a, _ = pair()
+    a.write(a.buffer(64), 64, 0, device_key(world.b, LOCAL_READ | LOCAL_WRITE | REMOTE_ATOMIC))
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
+
+
+def test_an_indirect_key_joins_host_and_device_memory() -> None:
+    world, a, b = pair()
+    inner = device_key(world.b)
+    host = b.buffer(64)
+    outer = Mkey(variant=1, pd=world.b.pd.handle, rights=REMOTE_WRITE, mode=MODE_KLM, length=128,
+                 klms=[(64, world.b.key, host), (64, inner, 128)])  # fmt: skip
+    world.b.hca.mkeys.add(outer)
+    data = os.urandom(128)
+    a.write(a.buffer(data), 128, 0, outer.handle << 8 | 1)
+    world.settle()
+    assert b.peek(host, 64) == data[:64]
+    assert content(world.b, 128, 64) == data[64:]
