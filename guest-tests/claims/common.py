@@ -16,7 +16,7 @@ import sys
 import time
 
 import pyverbs.enums as e
-from pyverbs.addr import AHAttr
+from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ, CompChannel
 from pyverbs.device import Context
 from pyverbs.libibverbs_enums import ibv_event_type, ibv_wc_opcode, ibv_wc_status
@@ -30,6 +30,7 @@ DEVICE = os.environ.get("DEVICE", "mlx5_0")
 PORT = 1
 PSN = 0x1000
 QKEY = 0x11111111
+LINK_LAYER_ETHERNET = 2
 ALL_ACCESS = (
     e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 )
@@ -239,7 +240,12 @@ class Endpoint:
     def card(self, **more):
         """How the peer finds this endpoint."""
         attr = self.ctx.query_port(PORT)
-        found = {"qpn": self.qp.qp_num, "lid": attr.lid, "psn": PSN, "gid": str(self.ctx.query_gid(PORT, 0))}
+        found = {
+            "qpn": self.qp.qp_num,
+            "lid": attr.lid,
+            "psn": PSN,
+            "gid": str(self.ctx.query_gid(PORT, self.gid_index())),
+        }
         if self.mr is not None:
             found.update(addr=self.memory.address, rkey=self.mr.rkey, size=self.memory.size)
         return {**found, **more}
@@ -266,13 +272,26 @@ class Endpoint:
             attr.path_mtu = mtu
             attr.dest_qp_num = other["qpn"]
             attr.rq_psn = other["psn"]
-            attr.ah_attr = AHAttr(dlid=other["lid"], port_num=PORT)
+            attr.ah_attr = self.route(other)
             mask |= e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
         if self.qp_type == e.IBV_QPT_RC:
             attr.max_dest_rd_atomic = max_dest_rd_atomic
             attr.min_rnr_timer = min_rnr_timer
             mask |= e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER
         (qp or self.qp).modify(attr, mask)
+
+    def route(self, other):
+        """The address of a peer, for INIT -> RTR and for address handles: by LID, on Ethernet by GID."""
+        if self.ctx.query_port(PORT).link_layer != LINK_LAYER_ETHERNET:
+            return AHAttr(dlid=other["lid"], port_num=PORT)
+        route = GlobalRoute(dgid=GID(other["gid"]), sgid_index=self.gid_index())
+        return AHAttr(port_num=PORT, is_global=1, gr=route)
+
+    def gid_index(self):
+        """The GID to use: on Ethernet that of an IPv4 address, if there is one."""
+        if self.ctx.query_port(PORT).link_layer != LINK_LAYER_ETHERNET:
+            return 0
+        return 1 if str(self.ctx.query_gid(PORT, 1)).replace(":", "").strip("0") else 0
 
     def to_rts(self, qp=None, *, timeout=14, retry_cnt=7, rnr_retry=7, max_rd_atomic=8):
         """RTR -> RTS.  ``timeout``: 4.096 us * 2**timeout, 0 never; ``rnr_retry`` 7: for ever."""

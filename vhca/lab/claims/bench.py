@@ -29,6 +29,7 @@ SCRIPTS: Final = Path(__file__).resolve().parents[3] / "guest-tests"
 _GUEST_DIR: Final = "/tmp/guest-tests"
 _FIRST_TCP_PORT: Final = 19000
 _OUTPUT_LINES_MAX: Final = 60
+_OUTPUT_LINE_MAX: Final = 600
 _OUTPUT_CHARACTERS_MAX: Final = 6000
 _SPARE_SLOT: Final = 20  # PCI Express slot number of the empty slot
 
@@ -43,7 +44,11 @@ LAB_ARGUMENTS: Final[dict[str, Any]] = {
     "guests": 2,
     "memory_mib": 1536,
     "rack_factory": spare_rack,
-    "qemu_arguments": ("-device", f"pcie-root-port,id=spare,chassis={_SPARE_SLOT},slot={_SPARE_SLOT}"),
+    # the BIOS must leave room for a BAR that it cannot see yet
+    "qemu_arguments": (
+        "-device",
+        f"pcie-root-port,id=spare,chassis={_SPARE_SLOT},slot={_SPARE_SLOT},mem-reserve=64M,pref64-reserve=64M",
+    ),
 }
 
 
@@ -200,6 +205,17 @@ class Bench:
     def read(self, path: str, guest: int = 0) -> str:
         """Content of a file of the guest, without the last newline; not written down."""
         return self.run(["cat", path], guest=guest, quiet=True).stdout.rstrip("\n")
+
+    def wait_for(self, condition: str, *, guest: int = 0, timeout_s: float = 60.0) -> None:
+        """Wait until a shell condition holds in a guest; :class:`LabError` if it does not in time."""
+        rounds = int(timeout_s * 10)
+        loop = f"i=0; until {condition}; do [ $i -lt {rounds} ] || exit 1; usleep 100000; i=$((i + 1)); done"
+        if self.run(loop, guest=guest, timeout_s=2 * timeout_s + 30, check=False, quiet=True).returncode:
+            raise LabError(f"g{guest}: not within {timeout_s:.0f} s: {condition}")
+
+    def wait_active(self, guest: int = 0, device: str = "mlx5_0") -> None:
+        """Wait until a port is ACTIVE as the guest's driver sees it."""
+        self.wait_for(f"grep -q ACTIVE /sys/class/infiniband/{device}/ports/1/state 2>/dev/null", guest=guest)
 
     def _note_command(self, guest: int, shown: str, done: Completed, show: str = "") -> None:
         output = done.stdout + done.stderr
@@ -397,7 +413,10 @@ def _event_lines(event: Event) -> list[str]:
 
 def excerpt(text: str) -> str:
     """Text cut to a readable size, from the middle."""
-    lines = text.replace("\r", "").rstrip().splitlines()
+    lines = [
+        line if len(line) <= _OUTPUT_LINE_MAX else f"{line[:_OUTPUT_LINE_MAX]} [...]"
+        for line in text.replace("\r", "").rstrip().splitlines()
+    ]
     if len(lines) > _OUTPUT_LINES_MAX:
         half = _OUTPUT_LINES_MAX // 2
         lines = [*lines[:half], f"[... {len(lines) - 2 * half} lines ...]", *lines[-half:]]
