@@ -271,6 +271,7 @@ def invalidate(hca: "Hca", qp: Qp, rkey: int) -> None:
     ):
         raise RequestError(NAK_REMOTE_ACCESS, "SEND with invalidate names a key that it may not invalidate")
     mkey.free = True
+    hca.count["remote_invalidates"] += 1
 
 
 def _complete(hca: "Hca", qp: Qp, recv: RecvWqe, opcode: int, size: int, extra: int, packet: Packet) -> None:

@@ -1,0 +1,104 @@
+"""Kernel upper protocols on the card: IP over InfiniBand, RDMA CM, and NVMe over Fabrics with fast registration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.guest.cards import assert_no_complaint, moved
+from vhca.lab import Guest, Lab
+from vhca.lab.demo import wait_port_active
+
+pytestmark = pytest.mark.vhca(guests=2, extra_modules=("nvme-rdma", "nvmet-rdma", "brd"))
+
+BLOCK_BYTES = 64 << 10
+BLOCKS = 16
+
+NETWORK = """
+set -e
+modprobe ib_ipoib
+ip link set ib0 up
+ip addr replace 10.9.0.{host}/24 dev ib0
+i=0; while ! ip link show ib0 | grep -q LOWER_UP; do i=$((i + 1)); [ $i -lt 200 ] || exit 1; usleep 100000; done
+"""
+TARGET = """
+set -e
+modprobe -a nvmet-rdma brd
+mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+cd /sys/kernel/config/nvmet
+mkdir -p subsystems/disk/namespaces/1 ports/1
+echo 1 > subsystems/disk/attr_allow_any_host
+echo -n /dev/ram0 > subsystems/disk/namespaces/1/device_path
+echo 1 > subsystems/disk/namespaces/1/enable
+echo rdma > ports/1/addr_trtype
+echo ipv4 > ports/1/addr_adrfam
+echo 10.9.0.1 > ports/1/addr_traddr
+echo 4420 > ports/1/addr_trsvcid
+ln -s /sys/kernel/config/nvmet/subsystems/disk /sys/kernel/config/nvmet/ports/1/subsystems/disk
+"""
+CONNECT = """
+set -e
+modprobe nvme-rdma
+echo "transport=rdma,traddr=10.9.0.1,trsvcid=4420,nqn=disk,nr_io_queues=1" > /dev/nvme-fabrics
+i=0; while [ ! -b /dev/nvme0n1 ]; do i=$((i + 1)); [ $i -lt 200 ] || exit 1; usleep 100000; done
+"""
+COPY = f"""
+set -e
+dd if=/dev/urandom of=/tmp/written bs={BLOCK_BYTES} count={BLOCKS}
+dd if=/tmp/written of=/dev/nvme0n1 bs={BLOCK_BYTES} oflag=direct
+dd if=/dev/nvme0n1 of=/tmp/read bs={BLOCK_BYTES} count={BLOCKS} iflag=direct
+cmp /tmp/written /tmp/read
+"""
+
+
+def shell(guest: Guest, script: str) -> str:
+    """Run a script that must succeed."""
+    return guest.run(["sh", "-c", script], timeout_s=120, check=True).stdout
+
+
+@pytest.fixture
+def ip_pair(guest_pair: tuple[Guest, Guest]) -> Iterator[tuple[Guest, Guest]]:
+    for number, guest in enumerate(guest_pair, 1):
+        wait_port_active(guest)
+        shell(guest, NETWORK.format(host=number))
+    yield guest_pair
+    assert_no_complaint(*guest_pair)
+
+
+def test_ip_over_infiniband(lab: Lab, ip_pair: tuple[Guest, Guest]) -> None:
+    one, _ = ip_pair
+    with moved(lab.hcas[0]) as card:
+        printed = shell(one, "ping -c 5 -s 1500 10.9.0.2")
+    assert "5 packets transmitted, 5 received" in printed
+    # datagrams: 4 bytes of IPoIB header, 20 of IP, 8 of ICMP
+    assert card["tx_ud_packets"] >= 5
+    assert card["rx_ud_bytes"] >= 5 * 1532
+    assert card["tx_packets"] == 0
+
+
+def test_rdma_cm_connects_by_address(lab: Lab, ip_pair: tuple[Guest, Guest]) -> None:
+    one, two = ip_pair
+    server = two.popen(["rping", "-s", "-a", "10.9.0.2", "-C", "5", "-v"])
+    shell(one, "usleep 1000000")
+    with moved(lab.hcas[0]) as card:
+        printed = shell(one, "rping -c -a 10.9.0.2 -C 5 -v")
+    assert server.wait(30) == 0
+    assert printed.count("ping data: rdma-ping-") == 5
+    assert card["tx_packets"] > 0
+
+
+def test_nvme_over_fabrics_moves_data_by_fast_registration(lab: Lab, ip_pair: tuple[Guest, Guest]) -> None:
+    target, initiator = ip_pair
+    shell(target, TARGET)
+    shell(initiator, CONNECT)
+    with moved(lab.hcas[1]) as card, moved(lab.hcas[0]) as target_card:
+        shell(initiator, COPY)
+    # Each request of the initiator registers its buffer by a work request; the target's SEND with invalidate takes
+    # the key back, or a local invalidate does, which is a UMR too.
+    requests = 2 * BLOCKS
+    assert card["umrs"] >= requests
+    assert card["remote_invalidates"] >= requests
+    assert target_card["rx_bytes"] >= BLOCKS * BLOCK_BYTES
+    assert target_card["tx_bytes"] >= BLOCKS * BLOCK_BYTES
+    shell(initiator, "echo 1 > /sys/class/nvme/nvme0/delete_controller")
