@@ -1,5 +1,5 @@
 #!/bin/sh
-# pingpong.sh [rc|uc|ud|srq]: messages to and fro between g0 and g1.  Runs in both at the same time.
+# pingpong.sh [rc|uc|ud|srq]: messages both ways between g0 and g1.  Runs in both at the same time.
 . "$(dirname "$0")/common.sh"
 
 kind=${1:-rc}

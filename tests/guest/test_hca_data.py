@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.guest.cards import Moved, assert_no_complaint, moved, sysfs
+from tests.guest.cards import Moved, assert_no_complaint, moved, sysfs, wait_for
 from vhca.lab import Completed, Guest, Lab
 from vhca.lab.demo import (
     DEVICE,
@@ -144,3 +144,22 @@ def test_the_kernels_counters_are_the_fabrics(lab: Lab, guest_pair: tuple[Guest,
     for index, guest in enumerate(guest_pair):
         counted = lab.fabric.counters()[f"h{index}.xmit_pkts"]
         assert abs(counted - after[guest.name]["port_xmit_packets"]) <= 40
+
+
+def test_ip_and_the_connection_manager(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    """IP over InfiniBand joins its groups and finds paths; rping connects by address and checks its own data."""
+    for guest in guest_pair:
+        address = f"10.9.0.{guest.index + 1}/24"
+        script = f"modprobe ib_ipoib && ip addr replace {address} dev ib0 && ip link set ib0 up"
+        guest.run(["sh", "-c", script], check=True)
+    server, client = guest_pair
+    answered = client.run(["ping", "-c", "5", "-i", "0.2", "10.9.0.1"], check=True).stdout
+    assert " 0% packet loss" in answered
+    listening = server.popen(["rping", "-s", "-a", "10.9.0.1", "-p", "7174", "-C", "10", "-V", "-S", "512"])
+    wait_for(lambda: "LISTEN" in server.run(["rdma", "resource", "show", "cm_id"], check=True).stdout)
+    with moved(lab.hcas[1]) as at_client:
+        done = client.run(["rping", "-c", "-a", "10.9.0.1", "-p", "7174", "-C", "10", "-V", "-S", "512"])
+    assert done.returncode == 0, done.stderr
+    listening.wait(20)  # rping's server calls the client's good-bye an error; the client checked the data
+    # each round the server READs the client's buffer and WRITEs it back; each end says twice where, in 16 bytes
+    assert at_client["tx_bytes"] == at_client["rx_bytes"] == 10 * (512 + 2 * 16)

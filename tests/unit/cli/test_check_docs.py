@@ -49,3 +49,16 @@ def test_links_that_lead_somewhere(link: str, tmp_path: Path) -> None:
 def test_links_that_lead_nowhere(link: str, tmp_path: Path) -> None:
     assert len(_page(tmp_path, link)) == 1
     assert main([str(tmp_path)]) == 1
+
+
+def test_every_deviation_in_the_source_is_listed() -> None:
+    root = Path(__file__).resolve().parents[3]
+    listed = (root / "docs" / "limits.md").read_text().split("## Deviations")[1]
+    marked = {
+        path.relative_to(root).as_posix()
+        for package in ("vhca", "firmware")
+        for path in (root / package).rglob("*.py")
+        if "DEVIATION:" in path.read_text()
+    }
+    assert marked
+    assert marked == {path for path in marked if f"`{path}`" in listed}
