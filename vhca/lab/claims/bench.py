@@ -39,6 +39,11 @@ def spare_rack(hcas: int, directory: Path) -> RackLike:
     return Rack(hcas + 1, directory)
 
 
+_ABOUT: Final = {
+    "firmware of the cards": "cat /sys/class/infiniband/mlx5_0/fw_ver",
+    "rdma-core": "readlink -f /usr/lib/x86_64-linux-gnu/libibverbs.so.1 | sed 's/.*[.]so[.]1[.]14[.]//'",
+}
+
 #: How a lab must be made for a bench to work with all claims.
 LAB_ARGUMENTS: Final[dict[str, Any]] = {
     "guests": 2,
@@ -81,6 +86,7 @@ class Bench:
         lab: Lab | None = None,
         *,
         kernel: str | Path = DEFAULT_SPEC,
+        modules_dir: Path | None = None,
         log_dir: Path | None = None,
         source: bool = False,
         progress: Progress | None = None,
@@ -93,6 +99,7 @@ class Bench:
         self._lab = lab
         self._owns_lab = lab is None
         self._kernel_spec = lab.kernel_spec if lab is not None else kernel
+        self._modules_dir = modules_dir
         self._log_dir = log_dir
         self._copied: set[tuple[int, int, str]] = set()  # guest, boots, file
         self._tcp_port = _FIRST_TCP_PORT
@@ -106,6 +113,7 @@ class Bench:
             self.progress.step("booting two guests")
             lab = Lab(
                 kernel=self._kernel_spec,
+                modules_dir=self._modules_dir,
                 log_dir=self._log_dir,
                 progress=self.progress,
                 cache=self.cache,
@@ -120,7 +128,7 @@ class Bench:
         """The kernel under test; needs no booted guest."""
         if self._lab is not None:
             return self._lab.prepared.kernel
-        return resolve(self._kernel_spec, self.cache, self.progress)
+        return resolve(self._kernel_spec, self.cache, self.progress, self._modules_dir)
 
     @property
     def booted(self) -> bool:
@@ -163,6 +171,16 @@ class Bench:
         except (GuestError, OSError):
             return False
         return True
+
+    def about(self) -> dict[str, str]:
+        """What was tested on what, for the report."""
+        about = {"kernel": self.kernel.release}
+        if self._lab is not None:
+            for name, command in _ABOUT.items():
+                done = self.run(command, check=False, quiet=True)
+                about[name] = " ".join(done.stdout.split()) or "unknown"
+            about["accelerator"] = self._lab.accelerator
+        return about
 
     def start_notes(self) -> None:
         """Begin a new page of the notebook."""

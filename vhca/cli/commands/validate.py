@@ -1,0 +1,122 @@
+"""``vhca validate``: what is said of RDMA on Linux, claim by claim, against what two guests really do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from vhca.cli import status
+from vhca.cli.options import add_kernel_options
+
+if TYPE_CHECKING:
+    from vhca.lab.claims.framework import Claim, Verdict
+    from vhca.lab.claims.report import Record
+
+NAME: Final = "validate"
+SUMMARY: Final = "test what is said of RDMA on Linux, claim by claim"
+DESCRIPTION: Final = """\
+Boot two guests with a card each and test claims about RDMA on Linux one by one.  Each comes out as confirmed,
+contradicted (with what is true instead) or not observable (with why), with its evidence.  Nothing says beforehand how
+a claim should come out.
+
+A run of all claims writes a page, a record (JSON) and JUnit XML, named after the kernel's version, to docs/validation
+of the checkout.  A run of some prints them, unless --update or --output is given."""
+EPILOG: Final = f"""\
+examples:
+  vhca validate
+  vhca validate --only A C07
+  vhca validate --kernel 6.12 --output ~/validation
+  vhca validate --only A12 --source --update
+
+exit codes:
+  0    every test worked, whatever its outcome
+  1    a test did not work: it says nothing about its claim
+{status.EPILOG_COMMON}"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's options."""
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="ID", help="only these claims: ids (B16) or letters of groups (A)"
+    )
+    parser.add_argument("--list", action="store_true", help="print the claims and do nothing")
+    parser.add_argument(
+        "--source", action="store_true", help="fetch the kernel's source package (160 MB) for claims about its text"
+    )
+    add_kernel_options(parser.add_argument_group("guests"))
+    output = parser.add_argument_group("results")
+    output.add_argument("--output", type=Path, metavar="DIR", help="write page, record and XML to this folder")
+    output.add_argument(
+        "--update", action="store_true", help="with --only: put the outcomes into the record that is there"
+    )
+    output.add_argument("--evidence", action="store_true", help="print the evidence of each claim")
+    output.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the logs of guests and cards in this folder")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command."""
+    from vhca.lab import Cache, Progress
+    from vhca.lab.claims.bench import Bench
+    from vhca.lab.claims.framework import Status, all_claims, choose
+    from vhca.lab.claims.report import OUTPUT, Record, load, write
+    from vhca.lab.claims.run import run_claims
+
+    try:
+        claims = choose(all_claims(), options.only)
+    except KeyError as error:
+        print(f"vhca validate: {error.args[0]}", file=sys.stderr)
+        return status.USAGE
+    if options.list:
+        for claim in claims:
+            print(f"{claim.id}  {claim.text}")
+        return status.OK
+    started_s = time.monotonic()
+    bench = Bench(
+        kernel=options.kernel,
+        modules_dir=options.modules,
+        log_dir=options.log_dir,
+        source=options.source,
+        progress=Progress(sys.stderr),
+        cache=Cache(),
+    )
+    with bench:
+        record = Record(bench.kernel.release)
+
+        def tell(claim: Claim, verdict: Verdict) -> None:
+            record.add(claim, verdict)
+            _print(claim, verdict, options.evidence)
+
+        run_claims(claims, bench, tell)
+        record.about = {**bench.about(), "date": time.strftime("%Y-%m-%d")}
+        failed = record.counts()[Status.FAILED]
+        if failed and bench.booted:
+            bench.lab.mark_failed()
+    _print_totals(record, time.monotonic() - started_s)
+    folder = options.output if options.output is not None else OUTPUT
+    whole = not options.only
+    if options.update and (stored := load(folder, record.name)) is not None:
+        record.outcomes = {**stored.outcomes, **record.outcomes}
+        record.about = {**stored.about, **record.about}
+    if whole or options.update or options.output is not None:
+        for path in write(record, folder):
+            print(f"written: {path}")
+    return status.FAILED if failed else status.OK
+
+
+def _print(claim: Claim, verdict: Verdict, evidence: bool) -> None:
+    print(f"{claim.id}  {verdict.status.value:14}  {verdict.seconds:5.1f} s  {claim.text}")
+    if verdict.status.value != "confirmed" or evidence:
+        print(f"     {verdict.summary}")
+    if evidence:
+        for item in verdict.evidence:
+            print(f"     [{item.where}] {item.command}")
+            print("\n".join("         " + line for line in item.output.splitlines()))
+    sys.stdout.flush()
+
+
+def _print_totals(record: Record, seconds: float) -> None:
+    counts = ", ".join(f"{count} {name.value}" for name, count in sorted(record.counts().items()))
+    print(f"{len(record.outcomes)} claims on {record.kernel} in {seconds:.0f} s: {counts}")
