@@ -150,11 +150,15 @@ def destroy_xrc_srq(hca: Hca, request: Command[cmd.DestroyXrcSrqIn]) -> bytes:
     """End an XRC SRQ."""
     srq = find_srq(hca, request.view.xrc_srqn, SRQ_XRC, request.uid)
     _destroy(hca, srq)
+    cq = srq.cq
+    # A message that has taken a receive from it may still be under way: it completes nowhere.
+    srq.cq = None
+    srq.failed = True
     xrcd = hca.xrcds.get(srq.xrcd)
     if xrcd is not None:
         xrcd.refs -= 1
-    if srq.cq is not None:
-        srq.cq.refs -= 1
+    if cq is not None:
+        cq.refs -= 1
     return bytes(16)
 
 

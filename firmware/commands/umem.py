@@ -70,6 +70,7 @@ def record_addr(hca: Hca, umem_valid: int, umem_id: int, addr: int, uid: int) ->
     if not umem_valid:
         return addr
     umem = find(hca.umems, umem_id, uid)
-    if addr % RECORD_BYTES or addr + RECORD_BYTES > umem.size_bytes:
+    # The record's place in its page counts: one that begins in the last bytes would end in somebody else's page.
+    if (addr + umem.offset) % RECORD_BYTES or addr + RECORD_BYTES > umem.size_bytes:
         refuse(Status.BAD_PARAM, "dbr_umem: the doorbell record does not fit behind this offset")
     return umem.addr(addr)

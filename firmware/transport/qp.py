@@ -130,6 +130,7 @@ class Responder:
     op: int = -1
     offset: int = 0
     va: int = 0
+    rkey: int = 0
     length: int = 0
     mkey: Mkey | None = None
     domain: int | None = None

@@ -167,13 +167,12 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         offset = 0
         length = packet.dma_length
         va = packet.va
+        responder.rkey = packet.rkey
     else:
         mkey = responder.mkey
         offset = responder.offset
         length = responder.length
         va = responder.va
-        if mkey is not None and mkey.free:
-            raise RequestError(NAK_REMOTE_ACCESS, "the key was invalidated during the message")
     if offset + size > length or (end and offset + size != length):
         raise RequestError(NAK_INVALID_REQUEST, "more or less data than RETH.dma_length says")
     recv = None
@@ -184,6 +183,9 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             return
         responder.recv = recv
     if size:
+        if offset:
+            # The key may have been destroyed, invalidated or registered anew since the message began.
+            mkey = remote_check(hca, qp, responder.rkey, va + offset, size, REMOTE_WRITE, responder.domain)
         assert mkey is not None
         remote_write(hca, mkey, va + offset, payload)
     hca.count["rx_bytes"] += size

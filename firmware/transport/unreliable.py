@@ -96,6 +96,7 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         except AccessError:
             raise Dropped("rx_drop_uc_key") from None
         responder.va = packet.va
+        responder.rkey = packet.rkey
         responder.length = packet.dma_length
     offset = responder.offset
     mkey = responder.mkey
@@ -107,9 +108,11 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             qp.count("out_of_buffer")
             raise Dropped("rx_drop_no_receive")
     if size:
-        if mkey is None or mkey.free:
-            raise Dropped("rx_drop_uc_key")
         try:
+            if offset:
+                # The key may have been destroyed, invalidated or registered anew since the message began.
+                mkey = remote_check(hca, qp, responder.rkey, responder.va + offset, size, REMOTE_WRITE)
+            assert mkey is not None
             remote_write(hca, mkey, responder.va + offset, payload)
         except AccessError:
             raise Dropped("rx_drop_uc_key") from None
