@@ -16,6 +16,7 @@ from firmware.objects import (
     MODE_MEMIC,
     MODE_MTT,
     MODE_PA,
+    REPEAT_BLOCK,
     Mkey,
 )
 from vhca.hw.effects import DeviceWrite, DmaWrite
@@ -86,7 +87,13 @@ def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, depth: i
     if depth >= MAX_DEPTH:
         raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
     out: list[BusSegment] = []
-    for key, inner_va, size in _walk_klms(mkey, va, length) if mode == MODE_KLM else _walk_ksms(mkey, va, length):
+    if mode != MODE_KLM:
+        pieces = _walk_ksms(mkey, va, length)
+    elif mkey.klms and mkey.klms[0][1] == REPEAT_BLOCK:
+        pieces = _walk_columns(mkey, va, length)
+    else:
+        pieces = _walk_klms(mkey, va, length)
+    for key, inner_va, size in pieces:
         inner = find_key(hca, mkey.pd, mkey.qpn, key, inner_va, size, right)
         out += translate(hca, inner, inner_va, size, right, depth + 1)
     return out
@@ -165,6 +172,32 @@ def _walk_klms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
             return out
         offset = 0
     raise AccessError(PROTECTION, "key: its entries end before the range does")
+
+
+def _walk_columns(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
+    """Pieces (key, address, bytes) of a strided layout: a round takes a piece of each column, a stride further on."""
+    round_bytes, _, counts = mkey.klms[0]
+    rounds = counts >> 32
+    columns = [column for column in mkey.klms[1 : 1 + (counts & 0xFFFF)] if column[0] & 0xFFFF]
+    # Else a round might lead nowhere.
+    if not round_bytes or sum(column & 0xFFFF for column, _, _ in columns) != round_bytes:
+        raise AccessError(PROTECTION, "key: its repeat block does not fit its columns")
+    number, offset = divmod(va - mkey.start, round_bytes)
+    out: list[tuple[int, int, int]] = []
+    while number < rounds:
+        for column, key, addr in columns:
+            size = column & 0xFFFF
+            if offset >= size:
+                offset -= size
+                continue
+            part = min(size - offset, length)
+            out.append((key, addr + (column >> 16) * number + offset, part))
+            length -= part
+            if not length:
+                return out
+            offset = 0
+        number += 1
+    raise AccessError(PROTECTION, "key: its rounds end before the range does")
 
 
 def _walk_ksms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:

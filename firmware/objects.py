@@ -187,6 +187,10 @@ REMOTE_ATOMIC = 16
 
 ANY_QPN = 0xFFFFFF
 
+# In the key's place of the first entry of a KLM list: the entries behind it are columns that are read round and round.
+# The entry then means (bytes of a round, this, rounds << 32 | columns), a column (stride << 16 | bytes, key, address).
+REPEAT_BLOCK = 0x400
+
 
 @dataclass(slots=True, eq=False)
 class Mkey(HcaObject):

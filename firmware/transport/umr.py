@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from firmware.memory import AccessError, find_key, gather
 from firmware.objects import (
+    ANY_QPN,
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,
@@ -18,6 +19,7 @@ from firmware.objects import (
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
+    REPEAT_BLOCK,
     Mkey,
 )
 from firmware.transport.completion import BIND, LOCAL_PROTECTION, LOCAL_QP_OPERATION
@@ -96,7 +98,7 @@ def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMke
         raise UmrError(BIND, "umr: the key is in use")
     if ctrl.check_free == UmrCheckFree.FAIL_IF_FREE and mkey.free:
         raise UmrError(BIND, "umr: the key is free")
-    if ctrl.check_qpn and mkey.qpn != qp.handle:
+    if ctrl.check_qpn and mkey.qpn not in (ANY_QPN, qp.handle):
         raise UmrError(BIND, "umr: the key is bound to another queue pair")
     if mask >> MkeyMask.QPN & 1 and segment.qpn not in (0xFFFFFF, qp.handle):
         raise UmrError(BIND, "umr: a window is bound to the queue pair that binds it, or to none")
@@ -180,13 +182,26 @@ def _replace(old: list[T], new: list[T], at: int, empty: T) -> list[T]:
 def _check_window(hca: "Hca", qp: Qp, changed: Mkey) -> None:
     """What a window shows must lie inside regions of its domain that may be written if the window may (10.6.7.2.2)."""
     right = LOCAL_WRITE if changed.rights & (REMOTE_WRITE | REMOTE_ATOMIC) else 0
-    for size, key, addr in changed.klms:
+    for size, key, addr in _shown(changed.klms):
         if not size:
             continue
         try:
             find_key(hca, changed.pd, qp.handle, key, addr, size, right)
         except AccessError as error:
             raise UmrError(BIND, str(error)) from None
+
+
+def _shown(klms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The regions that a list of entries shows: of a strided one, from the first to the last repetition."""
+    if not klms or klms[0][1] != REPEAT_BLOCK:
+        return klms
+    round_bytes, _, counts = klms[0]
+    repeat, count = counts >> 32, counts & 0xFFFF
+    columns = klms[1 : 1 + count]
+    sizes = [size & 0xFFFF for size, _, _ in columns]
+    if not repeat or not count or len(columns) < count or 0 in sizes or sum(sizes) != round_bytes:
+        raise UmrError(BIND, "umr: the repeat block does not fit its entries")
+    return [((size >> 16) * (repeat - 1) + (size & 0xFFFF), key, addr) for size, key, addr in columns]
 
 
 def _commit(hca: "Hca", mkey: Mkey, changed: Mkey) -> None:

@@ -1,10 +1,12 @@
 """Registration by work request: fast registration, invalidation, windows, and the registration queue."""
 
 import os
+import struct
 
 import pytest
 
-from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, Mkey, Pd
+from firmware.memory import AccessError, translate
+from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, REMOTE_WRITE, REPEAT_BLOCK, Mkey, Pd
 from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, Card, End, World, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.mkey import Klm
@@ -234,3 +236,86 @@ def test_unbind_is_for_the_queue_pair_that_the_window_is_bound_to() -> None:
     umr(b, window, mask=1 << MkeyMask.FREE, free=1, check_qpn=1)
     assert [c.syndrome for c in b.send_cq.poll()] == [0, 0]
     assert window.free
+
+
+def strided(columns: list[tuple[int, int, int, int]], rounds: int) -> bytes:
+    """A repeat block and its columns (bytes, stride, key, address)."""
+    total = sum(size for size, _, _, _ in columns)
+    raw = struct.pack(">IIIHH", total, REPEAT_BLOCK, rounds, 0, len(columns))
+    raw += b"".join(struct.pack(">HHIQ", stride, size, key, addr) for size, stride, key, addr in columns)
+    return raw + bytes(-len(raw) % 64)
+
+
+def configure(end: End, mkey: Mkey, payload: bytes, length: int) -> int:
+    """What user space posts to lay an indirect key of its own out: no start address, rights of a local key."""
+    mask = sum(1 << bit for bit in (MkeyMask.LEN, MkeyMask.KEY, MkeyMask.LW, MkeyMask.RW, MkeyMask.FREE))
+    return umr(end, mkey, mask=mask, payload=payload, variant=0x10, len=length, lw=1, rw=1, qpn=0xFFFFFF)
+
+
+def test_a_strided_layout_is_read_round_and_round() -> None:
+    world, a, b = pair()
+    mkey = free_key(world.b, MODE_KLM, octwords=4)
+    first, second = b.buffer(b"." * 64), b.buffer(b"." * 64)
+    configure(b, mkey, strided([(8, 10, world.b.key, first), (4, 6, world.b.key, second)], 3), 36)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0]
+    content = bytes(range(65, 65 + 36))
+    a.write(a.buffer(content), 30, 6, mkey.handle << 8 | 0x10)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert b.peek(first, 28) == b"......AB" + b".." + content[6:14] + b".." + content[18:26]
+    assert b.peek(second, 16) == content[2:6] + b".." + content[14:18] + b".." + content[26:30]
+    a.read(a.buffer(64), 37, 0, mkey.handle << 8 | 0x10)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
+
+
+@pytest.mark.parametrize(
+    ("columns", "rounds", "change"),
+    [
+        ([(8, 8, 0, 0)], 0, None),
+        ([(0, 8, 0, 0)], 1, None),
+        ([], 1, None),
+        ([(8, 8, 0, 0)], 1, (0, 9)),
+        ([(8, 8, 0, 0)], 1, (12, 9)),
+        ([(8, 8, 0, 0xFFFFFFFFFFFFFFFF)], 2, None),
+    ],
+)
+def test_strided_layouts_that_make_no_sense(
+    columns: list[tuple[int, int, int, int]], rounds: int, change: tuple[int, int] | None
+) -> None:
+    world, _, b = pair()
+    mkey = free_key(world.b, MODE_KLM, octwords=8)
+    region = world.b.register(b.buffer(4096), 4096)
+    payload = bytearray(strided([(size, stride, region, addr) for size, stride, _, addr in columns], rounds))
+    if change is not None:
+        payload[change[0] : change[0] + 4] = change[1].to_bytes(4, "big")
+    configure(b, mkey, bytes(payload), 8)
+    assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
+    assert mkey.free
+
+
+def test_a_stale_repeat_block_ends_an_access_and_not_the_card() -> None:
+    """Made by a command, not by a checked request: rounds of nothing must not be walked."""
+    world, a, _ = pair()
+    for klms in (
+        [(0, REPEAT_BLOCK, 0xFFFFFFFF << 32 | 1), (8 << 16, world.b.key, 0)],
+        [(8, REPEAT_BLOCK, 0xFFFFFFFF << 32 | 1), (8 << 16, world.b.key, 0)],
+        [(8, REPEAT_BLOCK, 0 << 32 | 1), (8 << 16 | 8, world.b.key, 0)],
+    ):
+        mkey = Mkey(variant=1, pd=world.b.pd.handle, mode=MODE_KLM, rights=REMOTE_WRITE, length=1 << 20, klms=klms)
+        world.b.hca.mkeys.add(mkey)
+        with pytest.raises(AccessError):
+            translate(world.b.hca, mkey, 0, 64, LOCAL_WRITE)
+    a.write(a.buffer(8), 8, 0, mkey.handle << 8 | 1)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
+
+
+def test_local_invalidate_of_a_key_that_no_queue_pair_owns() -> None:
+    """User space invalidates its indirect keys with a check of the owner; such a key has none."""
+    world, _, b = pair()
+    mkey = free_key(world.b, MODE_KLM)
+    configure(b, mkey, struct.pack(">IIQ", 64, world.b.key, b.buffer(64)) + bytes(48), 64)
+    umr(b, mkey, mask=1 << MkeyMask.FREE | 1 << MkeyMask.QPN, free=1, check_qpn=1, qpn=0xFFFFFF)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0, 0]
+    assert mkey.free
