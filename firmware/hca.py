@@ -14,6 +14,7 @@ from firmware.objects import (
     Memic,
     Mkey,
     MulticastGroup,
+    PageFaults,
     Pd,
     QCounter,
     Srq,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from firmware.agents import Agents
 
 EVENT_COMMAND = 0x0A
+# Reserved: a key that stands for memory that is not there. Its index is never given out, so every access is refused.
+NULL_MKEY = 0x200
 
 
 class Hca:
@@ -66,7 +69,7 @@ class Hca:
         self.enabled = False
         self.initialized = False
         self.issi = 0
-        self.null_mkey = 0
+        self.null_mkey = NULL_MKEY
         self.capabilities.restore()
         self.clear()
 
@@ -94,6 +97,7 @@ class Hca:
         # QPs in ERR whose receive doorbell record is polled, and the timer of that poll
         self.flushing: dict[int, Qp] = {}
         self.flush_timer: Timer | None = None
+        self.page_faults = PageFaults()
 
     def objects(self) -> dict[str, int]:
         """Live objects by kind (the ledger)."""

@@ -35,6 +35,11 @@ TOO_SHORT: Final = 2
 ANY_PD: Final = -1
 MAX_DEPTH: Final = 4
 _END: Final = 1 << 64
+# Presence made 1 where the access is possible: bit 0 of it stands for reading, bit 1 for writing.
+_MAY: Final = {
+    LOCAL_READ: bytes(value & 1 for value in range(256)),
+    LOCAL_WRITE: bytes(value >> 1 & 1 for value in range(256)),
+}
 # Segments from here on are not on the bus but in the card's own memory, by offset in BAR0.
 DEVICE_SPACE: Final = 1 << 64
 
@@ -48,6 +53,20 @@ class AccessError(Exception):
     def __init__(self, kind: int, reason: str) -> None:
         super().__init__(reason)
         self.kind = kind
+
+
+class PageFault(AccessError):
+    """Pages of a region are not present, and the host may bring them in (on-demand paging).
+
+    `key` and `va` name the first missing page in the innermost region, `length` the bytes from there to the end of what
+    was wanted of this region.
+    """
+
+    def __init__(self, key: int, va: int, length: int) -> None:
+        super().__init__(PROTECTION, "key: its pages are not present")
+        self.key = key
+        self.va = va
+        self.length = length
 
 
 def find_key(hca: "Hca", pd: int, qpn: int, key: int, va: int, length: int, right: int) -> Mkey:
@@ -81,7 +100,7 @@ def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, depth: i
     if mode == MODE_PA:
         return [(va, length)]
     if mode == MODE_MTT:
-        return _translate_pages(mkey, va, length)
+        return _translate_pages(mkey, va, length, right)
     if mode == MODE_MEMIC:
         return [(DEVICE_SPACE + mkey.pages[0] + va, length)]
     if depth >= MAX_DEPTH:
@@ -119,13 +138,24 @@ def _find_linear(mkey: Mkey) -> None:
     needed = -(-(offset + mkey.length) >> mkey.log_page_size)
     mkey.linear_pages = pages
     mkey.linear = -1
-    if 0 < needed <= len(pages) and pages[:needed] == list(
-        range(pages[0], pages[0] + (needed << mkey.log_page_size), page_bytes)
+    if (
+        mkey.presence is None
+        and 0 < needed <= len(pages)
+        and pages[:needed] == list(range(pages[0], pages[0] + (needed << mkey.log_page_size), page_bytes))
     ):
         mkey.linear = pages[0] + offset
 
 
-def _translate_pages(mkey: Mkey, va: int, length: int) -> list[BusSegment]:
+def _check_presence(mkey: Mkey, presence: bytes, first: int, last: int, va: int, length: int, right: int) -> None:
+    """Raise PageFault if one of the pages `first` to `last` of the region may not be read or written just now."""
+    absent = presence[first : last + 1].translate(_MAY[right]).find(0)
+    if absent >= 0:
+        log_page = mkey.log_page_size
+        start = max(va, (first + absent + (mkey.start >> log_page)) << log_page)
+        raise PageFault(mkey.handle << 8 | mkey.variant, start, va + length - start)
+
+
+def _translate_pages(mkey: Mkey, va: int, length: int, right: int) -> list[BusSegment]:
     log_page = mkey.log_page_size
     base = mkey.start >> log_page
     first = (va >> log_page) - base
@@ -133,6 +163,8 @@ def _translate_pages(mkey: Mkey, va: int, length: int) -> list[BusSegment]:
     pages = mkey.pages
     if last >= len(pages) or first < 0:
         raise AccessError(PROTECTION, "key: its translation has no entry for this page")
+    if mkey.presence is not None:
+        _check_presence(mkey, mkey.presence, first, last, va, length, right)
     page_bytes = 1 << log_page
     offset = va & (page_bytes - 1)
     head = pages[first]

@@ -5,7 +5,8 @@ A destroy of a referenced object is refused, a use of a destroyed one is seen at
 after an unload is a leak that :meth:`Hca.objects` names.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -199,6 +200,9 @@ class Mkey(HcaObject):
     `pages` (bus addresses) serve MTT mode, `klms` (byte count, key, address) KLM and KSM mode, `memic` MEMIC mode, with
     the region's offset in BAR0 as its only page; `length` in bytes, `capacity_octwords` is the size of the translation
     table in 16-byte units. `qpn` is ANY_QPN or the one QP that may use the key (memory window of type 2).
+
+    `presence` has one byte per page whose bits 0 and 1 say whether the page may be read and written just now (on-demand
+    paging); None stands for all pages and both.
     """
 
     variant: int = 0
@@ -210,6 +214,7 @@ class Mkey(HcaObject):
     length64: bool = False
     log_page_size: int = 12
     pages: list[int] = field(default_factory=list)
+    presence: bytes | None = None
     klms: list[tuple[int, int, int]] = field(default_factory=list)
     free: bool = False
     umr_enabled: bool = False
@@ -255,3 +260,27 @@ class MulticastGroup:
 
     gid: bytes
     members: "list[Qp]" = field(default_factory=list)
+
+
+Resume = Callable[[bool], None]
+"""Called with True if an access to missing pages may be tried again, False if the host has no such pages."""
+
+
+@dataclass(slots=True)
+class PageRequest:
+    """Pages that somebody waits for: `pages` from `va`, and `ahead_pages` behind them that would be welcome."""
+
+    key: int
+    va: int
+    pages: int
+    ahead_pages: int
+    resume: Resume
+
+
+@dataclass(slots=True)
+class PageFaults:
+    """The requests of one card: those that the host knows of, by token, and those that wait."""
+
+    outstanding: dict[int, PageRequest] = field(default_factory=dict)
+    waiting: deque[PageRequest] = field(default_factory=deque)
+    last_token: int = 0

@@ -13,9 +13,10 @@ from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
 from vhca.hw.hardware import BoardInfo
 from vhca.layout import Layout
 from vhca.wire.connectx.caps import CapType, CmdHcaCap
-from vhca.wire.connectx.caps_groups import AtomicCaps, DeviceMemCap
+from vhca.wire.connectx.caps_groups import AtomicCaps, DeviceMemCap, OdpCap, OdpPerTransportServiceCap, OdpSchemeCap
 
 GROUP_GENERAL = 0
+GROUP_PAGING = 2
 GROUP_ATOMIC = 3
 GROUP_DEVICE_MEMORY = 0xF
 BLOCK_BYTES = 4096
@@ -43,8 +44,16 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "pkv": 1,
         "device_frequency_mhz": 1000,
         "device_frequency_khz": 1_000_000,
+        "pg": 1,
+        "umr_extended_translation_offset": 1,
+        "fixed_buffer_size": 1,
+        "null_mkey": 1,
     }
 )
+
+# What may wait for pages, by transport. Receives of unreliable connections may not: their messages would be lost.
+PAGING_RELIABLE: Final = ("send", "receive", "write", "read", "atomic", "srq_receive")
+PAGING_DATAGRAM: Final = ("send", "receive", "srq_receive")
 
 # Alignment and size of a piece of device memory count in these units.
 MEMIC_GRANULE_BYTES: Final = 64
@@ -68,6 +77,7 @@ class Capabilities:
         self._atomic_max = AtomicCaps()
         for name, value in (ATOMIC_CAPS_FULL if self._general_max.atomic else ATOMIC_CAPS_MIN).items():
             setattr(self._atomic_max, name, value)
+        self._paging_max = _paging() if self._general_max.pg else OdpCap()
         self.device_memory = _device_memory(info) if self._general_max.device_memory else DeviceMemCap()
         self.restore()
 
@@ -75,6 +85,9 @@ class Capabilities:
         """Current values as after power-up."""
         self.general = CmdHcaCap.from_bytes(self._general_max.to_bytes())
         self.atomic = AtomicCaps.from_bytes(self._atomic_max.to_bytes())
+        self.paging = OdpCap.from_bytes(self._paging_max.to_bytes())
+        # The scheme is the driver's choice.
+        self.paging.mem_page_fault = 0
 
     def query(self, group: int, current: bool) -> bytes | None:
         """A group's block of 4096 bytes; zeros for one that is not announced, None for one that does not exist."""
@@ -83,6 +96,8 @@ class Capabilities:
             view = self.general if current else self._general_max
         elif group == GROUP_ATOMIC and self._general_max.atomic:
             view = self.atomic if current else self._atomic_max
+        elif group == GROUP_PAGING:
+            view = self.paging if current else self._paging_max
         elif group == GROUP_DEVICE_MEMORY:
             view = self.device_memory
         elif group in KNOWN_GROUPS:
@@ -102,6 +117,12 @@ class Capabilities:
             if mode not in (0, 1):
                 return "atomic_req_8B_endianness_mode: 0 or 1"
             self.atomic.atomic_req_8B_endianness_mode = mode
+            return ""
+        if group == GROUP_PAGING and self._general_max.pg:
+            chosen = OdpCap.from_bytes(block[: OdpCap.SIZE])
+            if not chosen.mem_page_fault:
+                return "mem_page_fault: this card describes faults by memory only (1)"
+            self.paging.mem_page_fault = 1
             return ""
         return "op_mod: this capability group cannot be set"
 
@@ -130,3 +151,10 @@ def _device_memory(info: BoardInfo) -> DeviceMemCap:
         memic_atomic_increment_sizes=MEMIC_OPERAND_SIZES,
         memic_atomic_test_and_set_sizes=MEMIC_OPERAND_SIZES,
     )
+
+
+def _paging() -> OdpCap:
+    reliable = OdpPerTransportServiceCap(**dict.fromkeys(PAGING_RELIABLE, 1))
+    datagram = OdpPerTransportServiceCap(**dict.fromkeys(PAGING_DATAGRAM, 1))
+    scheme = OdpSchemeCap(page_prefetch=1, rc_odp_caps=reliable, xrc_odp_caps=reliable, ud_odp_caps=datagram)
+    return OdpCap(memory_page_fault_scheme_cap=scheme, mem_page_fault=1)

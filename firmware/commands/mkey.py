@@ -17,6 +17,7 @@ from firmware.objects import (
     REMOTE_WRITE,
     Mkey,
 )
+from firmware.transport.umr import PRESENCE, PRESENT
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -25,6 +26,8 @@ from vhca.wire.connectx.mkey import Mkc
 KLM_BYTES = 16
 OCTWORD_BYTES = 16
 MAX_LOG_PAGE = 52
+# A region whose pages need not be there may have one that spans (nearly) all addresses.
+MAX_LOG_PAGE_PAGED = 61
 
 
 @command(Op.CREATE_MKEY, cmd.CreateMkeyIn)
@@ -65,7 +68,7 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
     elif view.mkey_umem_valid:
         _load_umem(hca, mkey, request)
     elif mode != MODE_PA and octwords:
-        _load_translation(mkey, request.tail, octwords)
+        _load_translation(mkey, request.tail, octwords, bool(view.pg_access))
     elif mode == MODE_MTT and not mkey.free:
         refuse(Status.BAD_PARAM, "translations_octword_actual_size: a key with pages needs them")
     out = cmd.CreateMkeyOut()
@@ -99,19 +102,23 @@ def _load_umem(hca: Hca, mkey: Mkey, request: Command[cmd.CreateMkeyIn]) -> None
     mkey.pages = umem.pages[offset >> umem.log_page_bytes :]
 
 
-def _load_translation(mkey: Mkey, tail: bytes, octwords: int) -> None:
+def _load_translation(mkey: Mkey, tail: bytes, octwords: int, has_rights: bool) -> None:
     if mkey.mode == MODE_MTT:
-        if not 12 <= mkey.log_page_size <= MAX_LOG_PAGE:
+        if not 12 <= mkey.log_page_size <= (MAX_LOG_PAGE_PAGED if has_rights else MAX_LOG_PAGE):
             refuse(Status.BAD_PARAM, "mkc.log_page_size: 12 is the smallest page")
-        if mkey.length64:
+        if mkey.length64 and not has_rights:
             refuse(Status.BAD_PARAM, "mkc.length64 with a page list")
         first = mkey.start >> mkey.log_page_size
-        count = ((mkey.start + mkey.length + (1 << mkey.log_page_size) - 1) >> mkey.log_page_size) - first
+        end = 1 << 64 if mkey.length64 else mkey.start + mkey.length
+        count = ((end + (1 << mkey.log_page_size) - 1) >> mkey.log_page_size) - first
         if count > octwords * 2:
             refuse(Status.BAD_PARAM, "mkc.len needs more pages than the translation holds")
         if octwords > mkey.capacity_octwords:
             refuse(Status.BAD_PARAM, "translations_octword_actual_size exceeds translations_octword_size")
         mkey.pages = page_list(tail, count)
+        if has_rights:
+            presence = tail[7 : count * 8 : 8].translate(PRESENCE)
+            mkey.presence = None if presence.count(PRESENT) == count else presence
         return
     if octwords * KLM_BYTES > len(tail):
         refuse(Status.BAD_INP_LEN, "memory entries are shorter than translations_octword_actual_size")

@@ -6,8 +6,8 @@ was ever sent is a ghost and is dropped (volume 1, 9.7.5.1.1).
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import AccessError, scatter
-from firmware.transport import completion, retry
+from firmware.memory import AccessError, PageFault, scatter
+from firmware.transport import completion, paging, retry
 from firmware.transport.psn import extend
 from firmware.transport.qp import RTS, Qp, Requester
 from firmware.transport.retire import fail_head, retire
@@ -161,6 +161,9 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
         qp.count("implied_nak_seq_err")
         retry.go_back_once(hca, qp)
         return
+    if wqe.fault:
+        hca.count["rx_drop_paging"] += 1
+        return
     offset = (psn - wqe.first) << requester.log_mtu
     size = len(packet.payload)
     last = psn + packet.count == wqe.end
@@ -174,6 +177,9 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
         return
     try:
         scatter(hca, qp, wqe.sges, offset, packet.payload)
+    except PageFault as fault:
+        paging.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0, again=True)
+        return
     except AccessError as error:
         fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))
         return
@@ -207,8 +213,14 @@ def _atomic_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, p
     if wqe is None or wqe.op < COMPARE_SWAP or wqe.op == LOCAL or wqe.first != psn:
         hca.count["rx_ghost_acks"] += 1
         return
+    if wqe.fault:
+        hca.count["rx_drop_paging"] += 1
+        return
     try:
         scatter(hca, qp, wqe.sges, 0, packet.original.to_bytes(8, "little"))
+    except PageFault as fault:
+        paging.hold_send(hca, qp, wqe, fault, 0, again=True)
+        return
     except AccessError as error:
         fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))
         return

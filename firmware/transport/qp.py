@@ -84,6 +84,8 @@ class Requester:
     slid: int = 0
     pkey: int = 0
     way_out: int = 0
+    # A datagram that is to be sent waits for pages.
+    paging: bool = False
     ack_timer: "Timer | None" = None
     rnr_timer: "Timer | None" = None
 
@@ -120,6 +122,8 @@ class Responder:
     `op` is the operation of the message under way (-1: none); `recv` its receive WQE, `offset` the bytes that arrived.
     `replies` holds responses that wait behind a READ response under way. `domain` is the protection domain of the
     request at hand if it is not that of the queue pair: an XRC target accesses memory for the SRQ that a packet names.
+    While pages are missing, `paging` is set if requests cannot be stored, `stalled` if replies cannot be sent, and
+    `held` are datagrams, each with its port, that wait to be stored.
     """
 
     mtu: int = 256
@@ -138,6 +142,9 @@ class Responder:
     resource_limit: int = 1
     resources: deque[Resource] = field(default_factory=deque)
     replies: "deque[ReadJob | Packet]" = field(default_factory=deque)
+    paging: bool = False
+    stalled: bool = False
+    held: "deque[tuple[int, Packet]]" = field(default_factory=deque)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,10 +7,10 @@ in order (volume 1, 10.8.5). A step is bounded: what is left goes on in a step o
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import AccessError, gather
+from firmware.memory import AccessError, PageFault, gather
 from firmware.queues import SendQueue
 from firmware.timers import Timer
-from firmware.transport import completion, umr
+from firmware.transport import completion, paging, umr
 from firmware.transport.port import LOOPBACK, WIRE, pkey_at, way_out
 from firmware.transport.qp import RTS, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
@@ -191,6 +191,9 @@ def _execute_local(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> No
         if wqe.opcode == UMR:
             try:
                 umr.execute(hca, qp, wqe)
+            except PageFault as fault:
+                paging.hold_send(hca, qp, wqe, fault, 0)
+                return
             except umr.UmrError as error:
                 _fault(hca, qp, wqe, error.syndrome, str(error))
                 return
@@ -228,6 +231,9 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         elif size:
             try:
                 payload = gather(hca, qp, wqe.sges, offset, size)
+            except PageFault as fault:
+                paging.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0)
+                return -1
             except AccessError as error:
                 _fault(hca, qp, wqe, completion.LOCAL_PROTECTION, str(error))
                 return -1

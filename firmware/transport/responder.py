@@ -6,11 +6,11 @@ a peer does wrong is answered with a NAK and, where the book says so, takes the 
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import BUS, TOO_SHORT, AccessError, remote_check, remote_read, remote_write, scatter
+from firmware.memory import BUS, TOO_SHORT, AccessError, PageFault, remote_check, remote_read, remote_write, scatter
 from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
 from firmware.queues import RecvWqe, take_receive, take_shared_receive
 from firmware.timers import Timer
-from firmware.transport import completion
+from firmware.transport import completion, paging
 from firmware.transport.port import pkey_at, transmit
 from firmware.transport.psn import HALF, PSN_MASK
 from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
@@ -100,6 +100,8 @@ def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
             raise RequestError(NAK_INVALID_REQUEST, "this operation is not a request")
     except RequestError as error:
         _refuse(hca, qp, responder, error)
+    except PageFault as fault:
+        _not_present(hca, qp, responder, packet, fault)
     except AccessError as error:
         nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
         _refuse(hca, qp, responder, RequestError(nak, str(error)))
@@ -131,7 +133,7 @@ def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None
         if resource.op != op or into >= resource.count:
             continue
         if op == READ_REQUEST:
-            if packet.dma_length > resource.length:
+            if packet.dma_length > resource.length or responder.stalled:
                 break
             job = ReadJob(packet.psn, packet.va, packet.rkey, packet.dma_length, responder.msn, resource.domain)
             responder.replies.append(job)
@@ -177,7 +179,8 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         raise RequestError(NAK_INVALID_REQUEST, "more or less data than RETH.dma_length says")
     recv = None
     if end and immediate is not None:
-        recv = _take(hca, qp, packet)
+        # One that was taken before its pages were found missing serves the message that comes again.
+        recv = responder.recv or _take(hca, qp, packet)
         if recv is None:
             _not_ready(hca, qp, responder, packet)
             return
@@ -214,7 +217,7 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     """SEND, with immediate data or a key to invalidate (9.4.1)."""
     _check_sequence(qp, responder, packet)
     if packet.start:
-        recv = _take(hca, qp, packet)
+        recv = responder.recv or _take(hca, qp, packet)
         if recv is None:
             _not_ready(hca, qp, responder, packet)
             return
@@ -230,6 +233,8 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     size = len(payload)
     try:
         scatter(hca, qp, recv.segments, offset, payload, recv.srq.pd if recv.srq is not None else None)
+    except PageFault:
+        raise
     except AccessError as error:
         if error.kind == TOO_SHORT:
             raise RequestError(NAK_INVALID_REQUEST, str(error), completion.LOCAL_LENGTH) from None
@@ -311,10 +316,33 @@ def _shared_queue(hca: "Hca", qp: Qp, packet: Packet) -> Srq:
 
 def _not_ready(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     """No receive is posted: ask the peer to wait (9.7.5.2.8). What follows is dropped until it comes again."""
+    qp.count("out_of_buffer")
+    _ask_to_wait(hca, qp, responder, packet, qp.min_rnr_nak)
+
+
+def _ask_to_wait(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, code: int) -> None:
     responder.nak_sent = True
     hca.count["rnr_naks"] += 1
-    qp.count("out_of_buffer")
-    _reply(hca, qp, _acknowledgement(hca, qp, packet.psn, RNR_NAK | qp.min_rnr_nak, responder.msn))
+    _reply(hca, qp, _acknowledgement(hca, qp, packet.psn, RNR_NAK | code, responder.msn))
+
+
+def _not_present(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, fault: PageFault) -> None:
+    """Pages of the request's memory are missing: ask the host for them, and the peer to come again.
+
+    DEVIATION: the RNR NAK may answer a packet in the middle of a message, or one that needs no receive.
+    """
+    if packet.op == SEND:
+        error = RequestError(NAK_REMOTE_OPERATION, str(fault), completion.LOCAL_PROTECTION)
+    else:
+        error = RequestError(NAK_REMOTE_ACCESS, str(fault))
+    ahead = 0
+    if packet.op == WRITE:
+        length, offset = (packet.dma_length, 0) if packet.start else (responder.length, responder.offset)
+        ahead = max(0, length - offset - len(packet.payload))
+    if paging.hold_request(hca, qp, fault, ahead, lambda: _refuse(hca, qp, responder, error)):
+        _ask_to_wait(hca, qp, responder, packet, paging.receiver_code(qp))
+    else:
+        _refuse(hca, qp, responder, error)
 
 
 def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -325,7 +353,7 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     length = packet.dma_length
     if length > 1 << 31:
         raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
-    if len(responder.replies) >= responder.resource_limit:
+    if _reads_under_way(responder) >= responder.resource_limit:
         raise RequestError(NAK_INVALID_REQUEST, "more READs outstanding than the responder has resources for")
     remote_check(hca, qp, packet.rkey, packet.va, length, REMOTE_READ, responder.domain)
     count = packet_count(length, responder.mtu.bit_length() - 1)
@@ -335,6 +363,10 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     _remember(responder, Resource(packet.psn, count, READ_REQUEST, length, domain=responder.domain))
     responder.replies.append(ReadJob(packet.psn, packet.va, packet.rkey, length, responder.msn, responder.domain))
     pump(hca, qp)
+
+
+def _reads_under_way(responder: Responder) -> int:
+    return sum(isinstance(job, ReadJob) for job in responder.replies)
 
 
 def _check_single(responder: Responder, packet: Packet) -> None:
@@ -397,6 +429,10 @@ def _reply(hca: "Hca", qp: Qp, packet: Packet) -> None:
     """Send an answer, behind READ responses that are still under way: answers go out in PSN order (9.7.5.1.1)."""
     replies = qp.responder.replies
     if replies:
+        waiting = replies[-1]
+        if isinstance(waiting, Packet) and waiting.op == packet.op == ACKNOWLEDGE and waiting.syndrome < RNR_NAK:
+            # The newer one says all that the older one does.
+            replies.pop()
         replies.append(packet)
     else:
         transmit(hca, qp.port, packet)
@@ -407,7 +443,7 @@ def pump(hca: "Hca", qp: Qp, everything: bool = False) -> None:
     responder = qp.responder
     replies = responder.replies
     budget = READ_BUDGET
-    while replies:
+    while replies and not responder.stalled:
         job = replies[0]
         if isinstance(job, Packet):
             transmit(hca, qp.port, job)
@@ -439,12 +475,13 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
             assert mkey is not None
             payload = remote_read(hca, mkey, job.va + offset, size)
         except AccessError as error:
-            responder.replies.clear()
-            hca.note("read_failed", qpn=qp.handle, why=str(error))
             nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
-            transmit(hca, qp.port, _acknowledgement(hca, qp, psn, nak, job.msn))
-            enter_error(hca, qp, str(error))
-            completion.qp_event(hca, qp, _EVENTS[nak])
+            answer = _acknowledgement(hca, qp, psn, nak, job.msn)
+            if not isinstance(error, PageFault) or not paging.hold_replies(
+                hca, qp, error, job.length - offset - size, lambda: pump(hca, qp), lambda: _read_failed(hca, qp, answer)
+            ):
+                hca.note("read_failed", qpn=qp.handle, why=str(error))
+                _read_failed(hca, qp, answer)
             return -1
     count = packet_count(size, log_mtu)
     packet = _answer(hca, qp, READ_RESPONSE, psn, job.msn)
@@ -458,6 +495,14 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
     hca.count["tx_bytes"] += size
     transmit(hca, qp.port, packet)
     return size + 256
+
+
+def _read_failed(hca: "Hca", qp: Qp, nak: Packet) -> None:
+    """The memory of a READ under way has gone."""
+    qp.responder.replies.clear()
+    transmit(hca, qp.port, nak)
+    enter_error(hca, qp, "the memory of a READ under way has gone")
+    completion.qp_event(hca, qp, _EVENTS[nak.syndrome])
 
 
 def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:

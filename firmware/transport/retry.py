@@ -11,6 +11,7 @@ from firmware.transport import completion
 from firmware.transport.qp import RTS, Qp
 from firmware.transport.retire import fail_head
 from firmware.transport.state import ENGINES
+from firmware.transport.wqe import PAGING
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -70,6 +71,10 @@ def ack_timeout(hca: "Hca", qp: Qp) -> None:
     """The peer has been silent for too long."""
     requester = qp.requester
     if qp.state != RTS or requester.una >= requester.max_psn or requester.rnr_waiting:
+        return
+    if requester.pending and requester.pending[0].fault == PAGING and requester.ack_timer is not None:
+        # It is this side that keeps the peer waiting.
+        hca.timers.arm(requester.ack_timer, hca.now_ns + requester.timeout_ns)
         return
     qp.count("local_ack_timeout_err")
     requester.rewound_at = -1

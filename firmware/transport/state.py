@@ -383,6 +383,7 @@ def enter_error(hca: "Hca", qp: Qp, why: str) -> None:
     change(hca, qp, ERR, why)
     if first:
         qp.responder.replies.clear()
+        qp.responder.held.clear()
         requester.rnr_waiting = False
     flush_send_queue(hca, qp)
     flush_receive_queue(hca, qp)

@@ -7,10 +7,10 @@ the GRH, whether there is one or not (11.4.1.2).
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import TOO_SHORT, AccessError, gather, scatter
+from firmware.memory import TOO_SHORT, AccessError, PageFault, gather, scatter
 from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
-from firmware.transport import completion
+from firmware.transport import completion, paging
 from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
 from firmware.transport.state import enter_error, enter_send_error, run_soon
@@ -28,6 +28,8 @@ MULTICAST_QPN: Final = 0xFFFFFF
 QP1_QKEY: Final = 0x80010000
 PRIVILEGED_QKEY: Final = 1 << 31
 SEND_BUDGET: Final = 128
+# Datagrams that one queue pair keeps while pages are missing.
+HELD_DATAGRAMS: Final = 64
 
 _av = DatagramSegment.unpacker(
     "q_key", "ext", "dqpn", "sl", "mlid", "rlid", "tclass", "hop_limit", "grh", "src_addr_index", "flow_label", "rgid"
@@ -37,7 +39,7 @@ _av = DatagramSegment.unpacker(
 def run(hca: "Hca", qp: Qp) -> None:
     """Send what is posted, a bounded number of WQEs per step."""
     sq = qp.sq
-    if sq is None or qp.state != RTS:
+    if sq is None or qp.state != RTS or qp.requester.paging:
         return
     try:
         waiting = sq.refresh(hca.memory)
@@ -92,6 +94,13 @@ def _send(hca: "Hca", qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
         return False
     try:
         payload = wqe.inline if wqe.inline is not None else gather(hca, qp, wqe.sges, 0, wqe.length)
+    except PageFault as fault:
+        reason = str(fault)
+        if not paging.hold_datagram(
+            hca, qp, fault, lambda: _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, reason)
+        ):
+            _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, reason)
+        return False
     except AccessError as error:
         _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, str(error))
         return False
@@ -179,6 +188,14 @@ def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
     elif not pkeys_match(packet.pkey, pkey_at(port, qp.pkey_index)):
         hca.count["rx_drop_pkey"] += 1
         return
+    held = qp.responder.held
+    if held:
+        # Behind the one that waits for pages: receives complete in the order in which they were taken.
+        if len(held) < HELD_DATAGRAMS:
+            held.append((port_number, packet))
+        else:
+            hca.count["rx_drop_paging"] += 1
+        return
     try:
         recv = take_receive(hca, qp)
     except DmaError as error:
@@ -203,6 +220,9 @@ def _deliver(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe
         if grh is not None:
             scatter(hca, qp, recv.segments, 0, grh_bytes(grh, transport_size_bytes(packet)), domain)
         scatter(hca, qp, recv.segments, GRH_BYTES, packet.payload, domain)
+    except PageFault as fault:
+        _not_present(hca, port_number, qp, packet, recv, fault)
+        return
     except AccessError as error:
         _refuse(hca, qp, recv, error)
         return
@@ -226,6 +246,31 @@ def _deliver(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe
     )
     if not alive:
         enter_error(hca, qp, "the receive CQ is dead")
+
+
+def _not_present(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe, fault: PageFault) -> None:
+    """Pages of the receive are missing: keep the datagram until they have come, and what arrives in the meantime."""
+    responder = qp.responder
+
+    def go_on() -> None:
+        responder.recv = None
+        waiting = list(responder.held)
+        responder.held.clear()
+        _deliver(hca, port_number, qp, packet, recv)
+        for number, later in waiting[1:]:
+            # Those may have to wait anew; each finds its place behind the one before it.
+            receive(hca, number, qp, later)
+
+    def refuse() -> None:
+        responder.recv = None
+        responder.held.clear()
+        _refuse(hca, qp, recv, fault)
+
+    if paging.hold_replies(hca, qp, fault, 0, go_on, refuse):
+        responder.recv = recv
+        responder.held.append((port_number, packet))
+    else:
+        _refuse(hca, qp, recv, fault)
 
 
 def _refuse(hca: "Hca", qp: Qp, recv: RecvWqe, error: AccessError) -> None:

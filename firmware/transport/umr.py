@@ -7,7 +7,7 @@ key is found by its index: the WQE may carry the key's new variant. Everything i
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from firmware.memory import AccessError, find_key, gather
+from firmware.memory import AccessError, PageFault, find_key, gather
 from firmware.objects import (
     ANY_QPN,
     LOCAL_READ,
@@ -38,8 +38,10 @@ MKEY_AT: Final = CTRL_AT + UmrCtrlSegment.SIZE
 PAYLOAD_AT: Final = MKEY_AT + UmrMkeySegment.SIZE
 MIN_LOG_PAGE: Final = 12
 MAX_LOG_PAGE: Final = 52
-# Low bits of a translation entry are rights, which count with on-demand paging only.
+# A translation entry is an address and, in its lowest bits, what may be done with the page: bit 0 read, bit 1 write.
 PAGE_MASK: Final = ~0xFFF
+PRESENT: Final = 3
+PRESENCE: Final = bytes(value & PRESENT for value in range(256))
 
 _RIGHTS: Final = (
     (MkeyMask.LR, "lr", LOCAL_READ),
@@ -121,6 +123,8 @@ def _payload(hca: "Hca", qp: Qp, ctrl: UmrCtrlSegment, raw: bytes) -> bytes:
     length, lkey, addr = _data(raw, PAYLOAD_AT)
     try:
         return gather(hca, qp, [(addr, length, lkey)], 0, size)
+    except PageFault:
+        raise
     except AccessError as error:
         raise UmrError(LOCAL_PROTECTION, str(error)) from None
 
@@ -136,6 +140,7 @@ def _changed(mkey: Mkey, mask: int, segment: UmrMkeySegment) -> Mkey:
         length64=bool(segment.length64) if mask >> MkeyMask.LEN & 1 else mkey.length64,
         log_page_size=mkey.log_page_size,
         pages=mkey.pages,
+        presence=mkey.presence,
         klms=mkey.klms,
         free=bool(segment.free) if mask >> MkeyMask.FREE & 1 else mkey.free,
         remote_invalidate=bool(segment.en_rinval) if mask >> MkeyMask.EN_RINVAL & 1 else mkey.remote_invalidate,
@@ -168,7 +173,14 @@ def _translation(mkey: Mkey, changed: Mkey, ctrl: UmrCtrlSegment, payload: bytes
         raise UmrError(BIND, "umr: more translation than the key was created for")
     if mkey.mode == MODE_MTT:
         entries = [entry & PAGE_MASK for (entry,) in _MTT.iter_unpack(payload)]
-        changed.pages = _replace(mkey.pages, entries, offset * 2, 0) if ctrl.translation_offset_en else entries
+        # The last byte of an entry: its rights.
+        presence = payload[7::8].translate(PRESENCE)
+        if ctrl.translation_offset_en:
+            changed.pages = _replace(mkey.pages, entries, offset * 2, 0)
+            presence = _replace_presence(mkey, presence, offset * 2)
+        else:
+            changed.pages = entries
+        changed.presence = None if presence.count(PRESENT) == len(presence) else presence
         return
     klms: list[tuple[int, int, int]] = [_klm(payload, at) for at in range(0, len(payload), Klm.SIZE)]
     changed.klms = _replace(mkey.klms, klms, offset, (0, 0, 0)) if ctrl.translation_offset_en else klms
@@ -177,6 +189,11 @@ def _translation(mkey: Mkey, changed: Mkey, ctrl: UmrCtrlSegment, payload: bytes
 def _replace(old: list[T], new: list[T], at: int, empty: T) -> list[T]:
     head = old[:at] + [empty] * (at - len(old))
     return head + new + old[at + len(new) :]
+
+
+def _replace_presence(mkey: Mkey, new: bytes, at: int) -> bytes:
+    old = bytes([PRESENT]) * len(mkey.pages) if mkey.presence is None else mkey.presence
+    return old[:at].ljust(at, b"\0") + new + old[at + len(new) :]
 
 
 def _check_window(hca: "Hca", qp: Qp, changed: Mkey) -> None:
@@ -219,6 +236,7 @@ def _commit(hca: "Hca", mkey: Mkey, changed: Mkey) -> None:
     mkey.length64 = changed.length64
     mkey.log_page_size = changed.log_page_size
     mkey.pages = changed.pages
+    mkey.presence = changed.presence
     mkey.klms = changed.klms
     mkey.free = changed.free
     mkey.remote_invalidate = changed.remote_invalidate

@@ -85,6 +85,8 @@ _data = DataSegment.unpacker("byte_count", "lkey", "addr")
 _atomic = AtomicSegment.unpacker("swap_add", "compare")
 _xrc = XrcSegment.unpacker("xrc_srqn")
 _MAX_BYTE_COUNT: Final = 1 << 31
+# In place of a syndrome: the WQE waits for pages.
+PAGING: Final = -1
 _WORD: Final = Struct(">I")
 
 
@@ -96,7 +98,8 @@ class SendWqe:
     """One send WQE under way.
 
     The first group is what the WQE says; `first` is its first PSN and `end` the one behind its last, -1 until it is
-    sent; `received` counts bytes of READ responses; `fault` is a completion syndrome that waits for its turn.
+    sent; `received` counts bytes of READ responses; `fault` is a completion syndrome that waits for its turn, or PAGING
+    while the WQE waits for pages.
     """
 
     __slots__ = (

@@ -8,7 +8,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
-from vhca.layout import Layout, bits, raw, u8, u16, u32
+from vhca.layout import Layout, bits, raw, u8, u16, u32, u64
 
 
 class EventType(IntEnum):
@@ -70,6 +70,14 @@ class GeneralEventSubtype(IntEnum):
     DELAY_DROP_TIMEOUT = 0x1
     PCI_POWER_CHANGE = 0x5
     SYNC_RESET = 0x8
+
+
+class PageFaultSubtype(IntEnum):
+    """``Eqe.event_sub_type`` of PAGE_FAULT: how the fault is described."""
+
+    WQE = 0
+    RDMA = 1
+    MEMORY = 2
 
 
 class QueueType(IntEnum):
@@ -151,6 +159,23 @@ class NicVportChangeData(Layout, size=28):
     vport_num: int = u16(0x002)
 
 
+class MemoryFaultData(Layout, size=28):
+    """Pages of a memory key are missing (memory scheme of on-demand paging); page counts are in 4 KiB.
+
+    ``last``: the answer to this event resumes who waits; ``post_`` and ``pre_demand_fault_pages`` are what would be
+    welcome behind and before the pages from ``va`` that are needed.
+    """
+
+    last: int = bits(0x000, 31)
+    post_demand_fault_pages: int = bits(0x000, 15, 0)
+    pre_demand_fault_pages: int = u16(0x004)
+    token_47_32: int = u16(0x006)
+    token_31_0: int = u32(0x008)
+    demand_fault_pages: int = bits(0x00C, 31, 12)
+    mkey: int = u32(0x010)
+    va: int = u64(0x014)
+
+
 DATA_LAYOUTS: Final = MappingProxyType(
     {
         EventType.COMP: CompData,
@@ -163,6 +188,7 @@ DATA_LAYOUTS: Final = MappingProxyType(
         EventType.PORT_CHANGE: PortChangeData,
         EventType.CMD: CmdData,
         EventType.PAGE_REQUEST: PageRequestData,
+        EventType.PAGE_FAULT: MemoryFaultData,
         EventType.NIC_VPORT_CHANGE: NicVportChangeData,
         EventType.WQ_INVAL_REQ_ERROR: QpSrqData,
         EventType.WQ_ACCESS_ERROR: QpSrqData,

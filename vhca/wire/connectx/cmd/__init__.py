@@ -53,6 +53,7 @@ from vhca.wire.connectx.cmd.memic import (
     ModifyMemicIn,
     ModifyMemicOut,
 )
+from vhca.wire.connectx.cmd.odp import PageFaultResumeIn
 from vhca.wire.connectx.cmd.qp import (
     CreateQpIn,
     CreateQpOut,
@@ -242,6 +243,7 @@ __all__ = [
     "ModifySqIn",
     "ModifyVportStateIn",
     "Op",
+    "PageFaultResumeIn",
     "Qp2errIn",
     "Qp2rstIn",
     "QueryAdapterOut",

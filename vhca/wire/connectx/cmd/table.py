@@ -45,6 +45,7 @@ from vhca.wire.connectx.cmd.hca import (
     TeardownHcaOut,
 )
 from vhca.wire.connectx.cmd.memic import AllocMemicIn, AllocMemicOut, DeallocMemicIn, ModifyMemicIn, ModifyMemicOut
+from vhca.wire.connectx.cmd.odp import PageFaultResumeIn
 from vhca.wire.connectx.cmd.qp import (
     CreateQpIn,
     CreateQpOut,
@@ -224,6 +225,7 @@ LAYOUTS: Final[Mapping[Op, tuple[type[Layout], type[Layout]]]] = MappingProxyTyp
         Op.QUERY_RMP: (QueryRmpIn, QueryRmpOut),
         Op.CREATE_UCTX: (CreateUctxIn, CreateUctxOut),
         Op.DESTROY_UCTX: (DestroyUctxIn, BareOut),
+        Op.PAGE_FAULT_RESUME: (PageFaultResumeIn, BareOut),
         Op.CREATE_UMEM: (CreateUmemIn, CreateUmemOut),
         Op.DESTROY_UMEM: (DestroyUmemIn, BareOut),
         Op.ALLOC_MEMIC: (AllocMemicIn, AllocMemicOut),

@@ -1,0 +1,69 @@
+"""The page fault unit: asks the host for pages that are not present, and tells who waits when they have come.
+
+It speaks the memory scheme: an event names key, address and page count, and the host answers with the event's token.
+So many requests are outstanding at a time; what comes on top waits its turn, so that the event queue never overruns.
+Every request ends by exactly one call of its `resume`, in the step of the host's answer, if the host answers at all.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.memory import PageFault
+from firmware.objects import PageRequest, Resume
+from firmware.queues import post_event
+from vhca.wire.connectx.eqe import EventType, MemoryFaultData, PageFaultSubtype
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+LOG_PAGE: Final = 12
+MAX_OUTSTANDING: Final = 1024
+# One request asks for so many pages at most; what follows faults again.
+MAX_PAGES: Final = 1 << 12
+MAX_AHEAD_PAGES: Final = 1 << 10
+TOKEN_MASK: Final = (1 << 48) - 1
+EVENT_PAGE_FAULT: Final = int(EventType.PAGE_FAULT)
+MEMORY_FAULT: Final = int(PageFaultSubtype.MEMORY)
+
+_event = MemoryFaultData.packer(
+    "last", "post_demand_fault_pages", "token_47_32", "token_31_0", "demand_fault_pages", "mkey", "va"
+)
+
+
+def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> bool:
+    """Ask for the pages of `fault`, and for up to `ahead_bytes` behind them; False if no event queue takes faults."""
+    if not any(eq.event_mask >> EVENT_PAGE_FAULT & 1 for eq in hca.eqs):
+        return False
+    first = fault.va >> LOG_PAGE
+    last = (fault.va + fault.length - 1) >> LOG_PAGE
+    pages = min(last + 1 - first, MAX_PAGES)
+    ahead = min(-(-ahead_bytes >> LOG_PAGE), MAX_AHEAD_PAGES)
+    wanted = PageRequest(fault.key, first << LOG_PAGE, pages, ahead, resume)
+    faults = hca.page_faults
+    hca.count["page_faults"] += 1
+    if len(faults.outstanding) < MAX_OUTSTANDING:
+        _post(hca, wanted)
+    else:
+        faults.waiting.append(wanted)
+    return True
+
+
+def answered(hca: "Hca", token: int, good: bool) -> bool:
+    """The host answered the request with this token; False if there is none."""
+    faults = hca.page_faults
+    done = faults.outstanding.pop(token, None)
+    if done is None:
+        return False
+    hca.count["page_faults_resumed" if good else "page_faults_failed"] += 1
+    if faults.waiting:
+        _post(hca, faults.waiting.popleft())
+    done.resume(good)
+    return True
+
+
+def _post(hca: "Hca", wanted: PageRequest) -> None:
+    faults = hca.page_faults
+    faults.last_token = token = (faults.last_token + 1) & TOKEN_MASK
+    faults.outstanding[token] = wanted
+    hca.note("page_fault", token=token, key=f"{wanted.key:#010x}", va=f"{wanted.va:#x}", pages=wanted.pages)
+    data = _event(1, wanted.ahead_pages, token >> 32, token & 0xFFFFFFFF, wanted.pages, wanted.key, wanted.va)
+    post_event(hca, EVENT_PAGE_FAULT, MEMORY_FAULT, 0, data)
