@@ -79,24 +79,67 @@ _SOFT_ROCE: Final = tuple(
     )
 )
 
-_HCA: Final = (
-    Explanation(
-        "hca",
-        r"Create (QP type 8|Raw Packet QP)",
-        NOT_ON_IB,
-        "raw packets are Ethernet frames",
-    ),
-    Explanation(
-        "hca", r"To Create RAW QP must be done by root on Ethernet", NOT_ON_IB, "raw packets are Ethernet frames"
-    ),
-    Explanation("hca", r"Must be run by root on Ethernet link layer", NOT_ON_IB, "flow steering of Ethernet frames"),
-    Explanation(
-        "hca", r"Must be run on Ethernet link layer with Eswitch on", NOT_ON_IB, "switching of Ethernet frames"
-    ),
-    Explanation("hca", r"Link layer of port=1 is", NOT_ON_IB, "the test is for RoCE"),
+_ETHERNET: Final = tuple(
+    Explanation("hca", reason, NOT_ON_IB, text, tests)
+    for reason, text, tests in (
+        (r"Create (QP type 8|Raw Packet QP)", "raw packets are Ethernet frames", ""),
+        (r"To Create RAW QP must be done by root on Ethernet", "raw packets are Ethernet frames", ""),
+        (r"Must be run by root on Ethernet link layer", "raw packets and flow steering are for Ethernet frames", ""),
+        (r"Must be run on Ethernet link layer with Eswitch on", "the card's switch is for Ethernet frames", ""),
+        (r"NIC flow table does not support", "flow tables steer Ethernet frames", ""),
+        (r"Link layer of port=1 is InfiniBand", "the test is for RoCE", ""),
+        (r"No supported port is up", "UDP ports are RoCE's: the test takes a RoCE v2 GID", r"\.UdpSportTestCase\."),
+        (r"Set LAG affinity is not supported", "a bond is made of Ethernet ports", ""),
+        (r"VAR allocation is not supported", "the doorbells of emulated virtio network cards", ""),
+        (r"Packet pacing entry allocation is not supported", "pacing is for queues of raw packets", ""),
+    )
+)
+_OTHER_CARDS: Final = tuple(
+    Explanation("hca", reason, NOT_ON_IB, text, tests)
+    for reason, text, tests in (
+        (r"SRQ resize is not supported", "the driver does not resize shared receive queues", ""),
+        (r"Create custom mr with additional access flags 258", "no mlx5 device has the FLUSH operation", ""),
+        (r"Extended QP is not supported", "no mlx5 device has the ATOMIC WRITE operation", r"_atomic_write$"),
+        (r"Create memory window of type 3", "the test asks for a type that does not exist", ""),
+        (r"Create Mlx5DV QP is not supported", "copies by DMA engine are BlueField's", r"\.DmaGgaMemcpy\."),
+    )
+)
+_GAPS: Final = tuple(
+    Explanation("hca", reason, GAP, text, tests, gap)
+    for reason, text, gap, tests in (
+        (r"ODP is not supported", "no page faults from the card", "On-demand paging", ""),
+        (r"Create custom mr with additional access flags 64", "no page faults from the card", "On-demand paging", ""),
+        (r"Reg ODP MR is not supported", "no page faults from the card", "On-demand paging", ""),
+        (r"Device memory is not supported", "the card has no memory of its own", "Device memory", ""),
+        (r"MEMIC atomic operations", "the card has no memory of its own", "Device memory", ""),
+        (r"Create DC QP is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
+        (r"DCI caps is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
+        (
+            r"SkipTest occurred on active side",
+            "no DC queue pairs",
+            "Dynamically connected transport",
+            r"\.test_rdmacm_async_traffic_dc_external_qp$",
+        ),
+        (r"Tag matching is not supported", "no matching of tags in the card", "Tag matching", ""),
+        (r"Device caps doesn't support Support CQE 128B", "completions are not compressed", "CQE compression", ""),
+        (r"Create Mk?ey is not supported", "no signatures over data", "Signature offload", r"_sig_"),
+        (r"Create Mlx5DV QP is not supported", "no signatures over data", "Signature offload", r"_sig_"),
+        (r"The device crypto engines does not support AES", "no encryption of data", "Inline encryption", ""),
+        (r"DV QP OOO feature", "packets are placed in order", "Out-of-order placement", ""),
+        (
+            r"The device doesn't support general HCA CAPs 2",
+            "doorbell records are needed",
+            "Queues without doorbells",
+            "",
+        ),
+        (r"The device doesn't support send_dbr_mode", "doorbell records are needed", "Queues without doorbells", ""),
+        (r"UAR allocation \(with flag=0\)", "WQEs are fetched, not pushed", "BlueFlame", ""),
+        (r"Alloc reserved QP number", "QP numbers belong to QPs", "Reserved QP numbers", ""),
+        (r"Creat(e|ion or usage of) schedule elements", "queues are served in turn", "Scheduling elements", ""),
+    )
 )
 
-EXPLANATIONS: Final = (*_ANY_HARDWARE, *_SOFT_ROCE, *_HCA)
+EXPLANATIONS: Final = (*_ANY_HARDWARE, *_SOFT_ROCE, *_ETHERNET, *_OTHER_CARDS, *_GAPS)
 
 
 def explain(device: str, test_id: str, reason: str) -> Explanation | None:
