@@ -98,6 +98,9 @@ class Board:
         self._image = image
         self._socket = _Socket(memory, self._device_memory.ram, info, self._trace)
         self._links: dict[int, bool] = {}
+        self._busy = False
+        self._draining = False
+        self._waiting: deque[Callable[[], None]] = deque()
         self.firmware: Firmware = image.power_up(self._socket)
 
     # ---- the outside ----
@@ -117,6 +120,9 @@ class Board:
 
     def reset(self, reason: str) -> None:
         """Power cycle, function level reset or loss of the host."""
+        if self._busy:
+            self._waiting.append(lambda: self.reset(reason))
+            return
         self.log.info("reset: %s", reason)
         self.segment.reset()
         self.bar0.reset()
@@ -140,11 +146,13 @@ class Board:
         if self.dead:
             return
         effects: Effects = []
+        self._busy = True
         try:
             self.firmware.on_timer(now_ns, effects)
         except Exception:
             self._die()
         self.execute(effects)
+        self._settle()
 
     def counters(self) -> dict[str, int]:
         """Counters of board and firmware by name."""
@@ -163,16 +171,37 @@ class Board:
     # ---- events and effects ----
 
     def event(self, event: Event) -> None:
-        """Hand one event to the firmware and carry out what it answers."""
+        """Hand one event to the firmware and carry out what it answers.
+
+        Where guest memory is reached by messages, a read of it lets the host's next accesses in: what they cause waits
+        until the step under way is over.
+        """
+        if self._busy:
+            self._waiting.append(lambda: self.event(event))
+            return
         if self.dead:
             self.count["events_after_death"] += 1
             return
         effects: Effects = []
+        self._busy = True
         try:
             self.firmware.handle(event, self._clock.now_ns(), effects)
         except Exception:
             self._die()
         self.execute(effects)
+        self._settle()
+
+    def _settle(self) -> None:
+        """End of a step: what came in meanwhile has its turn."""
+        self._busy = False
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._waiting:
+                self._waiting.popleft()()
+        finally:
+            self._draining = False
 
     def execute(self, effects: Effects) -> None:
         """Carry out effects in order."""
@@ -218,6 +247,9 @@ class Board:
         self._commands.address = address
 
     def _command_doorbell(self, mask: int) -> None:
+        if self._busy:
+            self._waiting.append(lambda: self._command_doorbell(mask))
+            return
         for slot in range(1 << LOG_COMMAND_SLOTS):
             if mask >> slot & 1:
                 fetched = self._commands.fetch(slot)

@@ -1,0 +1,43 @@
+"""Guest memory that lets the host's next accesses in while it is read, as DMA by messages does."""
+
+from tests.support.driver import Driver
+from vhca.wire.connectx.cmd import Op
+
+
+def test_a_command_that_arrives_during_a_step_runs_after_it() -> None:
+    driver = Driver()
+    driver.probe()
+    order: list[str] = []
+    firmware = driver.board.firmware
+    handle = firmware.handle
+
+    def traced(event: object, now_ns: int, out: list[object]) -> None:
+        order.append(f"begin {type(event).__name__}")
+        # A step that reads memory: the host's next doorbell comes in at that moment.
+        if len(order) == 1:
+            driver.bar_write(driver.uar * 4096 + 0x40, bytes((9, 0, 0, 0)))
+        handle(event, now_ns, out)  # type: ignore[arg-type]
+        order.append(f"end {type(event).__name__}")
+
+    firmware.handle = traced  # type: ignore[method-assign, assignment]
+    driver.run(Op.NOP)
+    assert order == ["begin CommandPosted", "end CommandPosted", "begin EqDoorbell", "end EqDoorbell"]
+
+
+def test_a_reset_during_a_step_waits_for_its_end() -> None:
+    driver = Driver()
+    driver.probe()
+    board = driver.board
+    handle = board.firmware.handle
+    seen: list[int] = []
+
+    def resetting(event: object, now_ns: int, out: list[object]) -> None:
+        if not seen:
+            board.reset("device")
+        handle(event, now_ns, out)  # type: ignore[arg-type]
+        seen.append(board.count["resets"])
+
+    board.firmware.handle = resetting  # type: ignore[method-assign, assignment]
+    board.bar0.write(driver.uar * 4096 + 0x40, bytes((9, 0, 0, 0)))
+    board.firmware.handle = handle  # type: ignore[method-assign]
+    assert seen[0] == 0
