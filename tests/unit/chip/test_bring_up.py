@@ -146,7 +146,7 @@ def test_a_failing_firmware_stops_its_card_and_tells_the_host(driver: Driver) ->
     def fail(*_: object) -> None:
         raise RuntimeError("broken on purpose")
 
-    driver.board.firmware.handle = fail  # type: ignore[method-assign]
+    driver.board.firmware.handle = fail  # type: ignore[method-assign, assignment]
     driver.post(bytes((0x08, 0x0D)) + bytes(14), 16)
     assert driver.board.dead
     assert driver.bar_read(0x23C)[1] != 0
