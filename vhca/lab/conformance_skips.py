@@ -110,8 +110,6 @@ _GAPS: Final = tuple(
         (r"ODP is not supported", "no page faults from the card", "On-demand paging", ""),
         (r"Create custom mr with additional access flags 64", "no page faults from the card", "On-demand paging", ""),
         (r"Reg ODP MR is not supported", "no page faults from the card", "On-demand paging", ""),
-        (r"Device memory is not supported", "the card has no memory of its own", "Device memory", ""),
-        (r"MEMIC atomic operations", "the card has no memory of its own", "Device memory", ""),
         (r"Create DC QP is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
         (r"DCI caps is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
         (
