@@ -46,7 +46,7 @@ def make_cq(hca: Hca, log_size: int = 2) -> Cq:
 
 
 def effects(hca: Hca) -> list[object]:
-    out = list(hca.out)
+    out: list[object] = list(hca.out)
     hca.out.clear()
     return out
 

@@ -7,7 +7,8 @@ from firmware.timers import Timer, TimerHeap
 
 
 def test_due_timers_run_in_order_of_their_deadlines() -> None:
-    heap, ran = TimerHeap(), []
+    heap = TimerHeap()
+    ran: list[int] = []
     for deadline in (30, 10, 20):
         heap.arm(Timer(lambda now, d=deadline: ran.append(d)), deadline)  # type: ignore[misc]
     assert heap.next_deadline() == 10
@@ -17,7 +18,8 @@ def test_due_timers_run_in_order_of_their_deadlines() -> None:
 
 
 def test_a_moved_timer_runs_once_at_its_new_time() -> None:
-    heap, ran = TimerHeap(), []
+    heap = TimerHeap()
+    ran: list[int] = []
     timer = Timer(ran.append)
     heap.arm(timer, 10)
     heap.arm(timer, 50)
