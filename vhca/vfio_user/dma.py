@@ -17,7 +17,7 @@ import errno
 import mmap
 import os
 import stat
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -262,18 +262,25 @@ class DmaTable:
         self._windows.insert(at, window)
 
     def unmap(self, address: int, size: int) -> None:
-        """Remove the window that is exactly [address, address + size).
+        """Remove every window inside [address, address + size); there may be none.
 
-        :raises OSError: ENOENT if there is none.
+        A machine with an IOMMU unmaps whole ranges, mapped or not, when a guest changes its tables.
+
+        :raises OSError: EINVAL if the range would cut a window in two; nothing is removed then.
         """
-        at = bisect_right(self._starts, address) - 1
-        if at < 0 or self._windows[at].start != address or self._windows[at].end != address + size:
-            raise OSError(errno.ENOENT, f"DMA_UNMAP of {address:#x}+{size:#x}: no such mapping")
-        window = self._windows.pop(at)
-        del self._starts[at]
+        end = address + size
+        first = bisect_left(self._starts, address)
+        last = bisect_left(self._starts, end)
+        before = self._windows[first - 1] if first else None
+        if (before is not None and before.end > address) or (last > first and self._windows[last - 1].end > end):
+            raise OSError(errno.EINVAL, f"DMA_UNMAP of {address:#x}+{size:#x}: cuts a mapping in two")
+        removed = self._windows[first:last]
+        del self._windows[first:last]
+        del self._starts[first:last]
         self._last = _NOWHERE
-        if window.file is not None:
-            self._release(window.file)
+        for window in removed:
+            if window.file is not None:
+                self._release(window.file)
 
     def unmap_all(self) -> None:
         """Remove every window and release every file."""
