@@ -8,6 +8,7 @@ and the table's can be compared call by call.
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import tempfile
 from collections import Counter
@@ -195,7 +196,7 @@ def carry_out(bench: Bench, work: list[Call]) -> Result:
     required = {
         str(service.name): {
             after: int(Attr.STATE | (masks(service, before, after) or (Attr(0),))[0])
-            for before, after in zip(STATES, STATES[1:4], strict=False)
+            for before, after in itertools.pairwise(STATES[:4])
         }
         for service in Service
     }
@@ -249,8 +250,8 @@ def b16(bench: Bench) -> Verdict:
     found.check(
         "a state changes by modify_qp only",
         before == after,
-        f"an error moves a queue pair without any modify_qp: {before} -> {after} by a send with a wrong lkey (and RTS ->"
-        " SQE on UC and UD)",
+        f"an error moves a queue pair without any modify_qp: {before} -> {after} by a send with a wrong lkey (and"
+        " RTS -> SQE on UC and UD)",
     )
     return found.verdict(f"{len(work)} calls for five services end as the table of the specification says")
 

@@ -163,7 +163,7 @@ def grew(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 @contextlib.contextmanager
 def counted(bench: Bench, card: int, show: str = "") -> Iterator[dict[str, int]]:
-    """The card's counters that move while the body runs; filled in at the end.  ``show``: only names that contain it."""
+    """The card's counters that move while the body runs; filled in at the end.  ``show``: part of a name."""
     before = bench.card(card).counters()
     moved: dict[str, int] = {}
     yield moved
