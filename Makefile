@@ -5,10 +5,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # pytest's options, such as PYTEST="-x -k pingpong"
 PYTEST ?=
+# folders, not ".": ruff would also format the examples in Markdown pages, which line their comments up
+SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench coverage doctor \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench conformance coverage doctor \
         fetch install clean
 
 help: ## this list
@@ -36,11 +38,11 @@ check: lint types imports spelling links pages ## all checks below, no tests
 
 lint: $(STAMP) ## ruff: rules and format
 	$(BIN)/ruff check
-	$(BIN)/ruff format --check
+	$(BIN)/ruff format --check $(SOURCES)
 
 format: $(STAMP) ## rewrite the sources in ruff's format
 	$(BIN)/ruff check --fix
-	$(BIN)/ruff format
+	$(BIN)/ruff format $(SOURCES)
 
 types: $(STAMP) ## mypy --strict
 	$(BIN)/mypy
@@ -60,6 +62,9 @@ pages: $(STAMP) ## docs/formats is what the declarations say
 bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
 	$(BIN)/python -m tests.bench.bench_engine
 	$(BIN)/python -m vhca.lab.bench
+
+conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
+	$(BIN)/python -m vhca.lab.conformance
 
 doctor: $(STAMP) ## what is there, what is missing, how to get it
 	@$(BIN)/vhca doctor

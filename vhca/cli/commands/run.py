@@ -38,9 +38,13 @@ examples:
 exit codes:
   the command's own; 128 + N if signal N killed it; with --each the first that is not 0
 {status.EPILOG_COMMON}
-  {status.TIMED_OUT}  the command took longer than --timeout and was killed"""
+  {status.TIMED_OUT}  the command took longer than --timeout and was killed
+  126  the command cannot be run in the guest
+  127  the command is not there in the guest"""
 
 _GRACE_S: Final = 3.0
+_NOT_RUNNABLE: Final = 126  # both as the shell says it
+_NOT_FOUND: Final = 127
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,9 +92,10 @@ def run_in(guests: Sequence[Guest], command: Sequence[str], options: argparse.Na
         try:
             started.append(guest.popen(list(command), stdout=sinks[0], stderr=sinks[1]))
         except OSError as error:
-            print(f"vhca run: {error}", file=sys.stderr)
+            why = os.strerror(error.errno) if error.errno else str(error)
+            print(f"vhca run: {guest.name}: {command[0]}: {why}", file=sys.stderr)
             _end(started, signal.SIGKILL)
-            return 127 if isinstance(error, FileNotFoundError) else 126
+            return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE
     _feed(started, options.stdin and not options.each)
     try:
         codes = _wait(started, deadline_s)

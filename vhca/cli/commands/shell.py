@@ -58,7 +58,7 @@ def execute(options: argparse.Namespace) -> int:
     from vhca.lab import Progress
 
     progress = Progress(sys.stderr)
-    progress.step(f"starting {options.guests} guests")
+    progress.step(f"starting {options.guests} guest{'s' if options.guests > 1 else ''}")
     with make_lab(options, progress) as lab:
         guest = lab.guests[options.guest]
         progress.say(f"a shell in {guest.name}; `exit` ends it and all guests; logs are in {lab.log_dir}")
