@@ -14,6 +14,7 @@ from firmware.mads.sma import Sma, owns
 from firmware.port import Port
 from firmware.queues import post_event
 from firmware.transport.port import transmit
+from vhca.hw.effects import LinkControl
 from vhca.wire.ib import wire_size_bytes
 from vhca.wire.mad import CLASS_PERF, CLASS_SUBN_DR, CLASS_SUBN_LID
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
@@ -68,6 +69,17 @@ class Agents:
             events = self._sma.link_up(number, up)
             self._refresh()
             self._announce(events)
+
+    def set_admin_state(self, port: Port, up: bool) -> None:
+        """The host wants the link up or down."""
+        if up != port.admin_up:
+            port.admin_up = up
+            self._hca.out.append(LinkControl(port.number, up))
+
+    def reset(self) -> None:
+        """A reset of the card: links that the host had switched off come back."""
+        for port in self.ports.values():
+            self.set_admin_state(port, True)
 
     def set_capability_mask(self, port: Port, mask: int) -> None:
         """The host changed what its management software can do."""

@@ -53,6 +53,7 @@ class Kernel:
         elif kind is Reset:
             hca.note("reset", reason=event.reason)  # type: ignore[union-attr]
             hca.reset_state()
+            hca.agents.reset()
         self._finish()
 
     def next_deadline(self) -> int | None:

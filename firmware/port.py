@@ -18,11 +18,13 @@ class Port:
     empty entry. :ivar gids: GID table, 16 bytes per entry.
     """
 
-    __slots__ = ("active", "gids", "lid", "lmc", "managed", "mtu", "number", "pkeys", "sm_lid")
+    __slots__ = ("active", "admin_up", "gids", "lid", "lmc", "managed", "mtu", "number", "pkeys", "sm_lid")
 
     def __init__(self, managed: ManagedPort) -> None:
         self.managed = managed
         self.number = managed.number
+        # Whether the host wants the link (PAOS).
+        self.admin_up = True
         self.refresh()
 
     def refresh(self) -> None:

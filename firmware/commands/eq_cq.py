@@ -16,7 +16,8 @@ from vhca.wire.connectx.cqc import Cqc
 T = TypeVar("T", cmd.CreateCqIn, cmd.ModifyCqIn)
 
 EQE_BYTES = 64
-CQE_BYTES = {0: 64, 1: 128}
+CQE_BYTES = {0: 64, 1: 128, 2: 128}
+CQE_128_PADDED = 2
 
 STATUS_OK = 0x0
 STATUS_FAILED = 0xA
@@ -85,7 +86,9 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
     if context.log_cq_size > caps.log_max_cq_sz:
         refuse(Status.LIM_ERR, "log_cq_size exceeds log_max_cq_sz")
     if context.cqe_sz not in CQE_BYTES:
-        refuse(Status.BAD_PARAM, "cqe_sz: 0 for 64, 1 for 128 bytes")
+        refuse(Status.BAD_PARAM, "cqe_sz: 0 for 64, 1 for 128, 2 for padded 128 bytes")
+    if context.cqe_sz == CQE_128_PADDED and not caps.cqe_128_always:
+        refuse(Status.BAD_PARAM, "cqe_sz: padding is not advertised")
     if context.cqe_comp_en or context.cc:
         refuse(Status.BAD_PARAM, "cqe_comp_en, cc: compressed and collapsed queues are not advertised")
     if context.oi and not caps.cq_oi:
@@ -98,6 +101,7 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
         buffer=_cq_buffer(hca, request, context, cqe_bytes),
         log_size=context.log_cq_size,
         cqe_bytes=cqe_bytes,
+        padded=context.cqe_sz == CQE_128_PADDED,
         dbr_addr=record_addr(hca, context.dbr_umem_valid, context.dbr_umem_id, context.dbr_addr, request.uid),
         overrun_ignore=bool(context.oi),
         uar=context.uar_page,
@@ -126,7 +130,7 @@ def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
     out = cmd.QueryCqOut()
     context = out.cq_context
     context.status = STATUS_FAILED if cq.failed else STATUS_OK
-    context.cqe_sz = int(cq.cqe_bytes == 128)
+    context.cqe_sz = CQE_128_PADDED if cq.padded else int(cq.cqe_bytes == 128)
     context.oi = int(cq.overrun_ignore)
     context.st = cq.arm_state
     context.log_cq_size = cq.log_size
@@ -175,7 +179,7 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
         refuse(Status.BAD_PARAM, "resize_field_select: size, page offset and page size belong together")
     if context.log_cq_size > caps.log_max_cq_sz:
         refuse(Status.LIM_ERR, "log_cq_size exceeds log_max_cq_sz")
-    if context.cqe_sz not in CQE_BYTES or CQE_BYTES[context.cqe_sz] != cq.cqe_bytes:
+    if context.cqe_sz != (CQE_128_PADDED if cq.padded else int(cq.cqe_bytes == 128)):
         refuse(Status.BAD_PARAM, "cqe_sz: the size of an entry cannot change")
     if cq.failed:
         refuse(Status.BAD_RES_STATE, "cq: in error")

@@ -64,11 +64,11 @@ def query_pages(hca: Hca, request: Command[cmd.QueryPagesIn]) -> Layout:
 
 @command(Op.MANAGE_PAGES, cmd.ManagePagesIn)
 def manage_pages(hca: Hca, request: Command[cmd.ManagePagesIn]) -> Layout:
-    """Page handling with a card that took none: nothing to give back, nothing accepted."""
+    """Page handling with a card that asks for none: it takes none and has none to give back."""
     out = cmd.ManagePagesOut()
-    if request.op_mod == 1:
+    if request.op_mod == 1 and request.view.input_num_entries:
         refuse(Status.BAD_PARAM, "op_mod 1: this device did not ask for pages")
-    if request.op_mod not in (0, 2):
+    if request.op_mod not in (0, 1, 2):
         refuse(Status.BAD_PARAM, "op_mod: 0 cannot give, 1 give, 2 take back")
     return out
 
@@ -96,7 +96,7 @@ def set_hca_cap(hca: Hca, request: Command[cmd.SetHcaCapIn]) -> bytes:
     return bytes(16)
 
 
-@command(Op.INIT_HCA, cmd.InitHcaIn)
+@command(Op.INIT_HCA, cmd.InitHcaIn, in_size=0x10)
 def init_hca(hca: Hca, request: Command[cmd.InitHcaIn]) -> bytes:
     """Objects may be created from here on."""
     if not hca.enabled:

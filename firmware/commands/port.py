@@ -4,6 +4,7 @@ from firmware.commands.registry import Command, command, refuse
 from firmware.hca import Hca
 from firmware.port import Port
 from vhca.layout import Layout
+from vhca.wire import smp
 from vhca.wire.connectx import cmd, registers
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.registers import RegisterId
@@ -12,6 +13,9 @@ MAD_BYTES = 256
 IGNORE_MKEY = 1
 WRITE = 0
 READ = 1
+# PAOS.admin_status and oper_status
+PORT_UP = 1
+PORT_DOWN = 2
 
 
 def find_port(hca: Hca, number: int) -> Port:
@@ -128,6 +132,26 @@ def _write_pcap(hca: Hca, data: bytes) -> bytes:
     return data
 
 
+def _paos_view(hca: Hca, data: bytes) -> tuple[registers.PaosReg, Port]:
+    view = registers.PaosReg.from_bytes(data.ljust(registers.PaosReg.SIZE, b"\0"))
+    return view, find_port(hca, view.local_port)
+
+
+def _write_paos(hca: Hca, data: bytes) -> bytes:
+    view, port = _paos_view(hca, data)
+    if view.admin_status not in (PORT_UP, PORT_DOWN):
+        refuse(Status.BAD_PARAM, "PAOS.admin_status: 1 up, 2 down")
+    hca.agents.set_admin_state(port, view.admin_status == PORT_UP)
+    return _read_paos(hca, data)
+
+
+def _read_paos(hca: Hca, data: bytes) -> bytes:
+    view, port = _paos_view(hca, data)
+    view.admin_status = PORT_UP if port.admin_up else PORT_DOWN
+    view.oper_status = PORT_UP if port.logical_state != smp.PORT_DOWN else PORT_DOWN
+    return view.to_bytes()
+
+
 def _read_pmtu(hca: Hca, data: bytes) -> bytes:
     out = registers.PmtuReg.from_bytes(data.ljust(registers.PmtuReg.SIZE, b"\0"))
     port = find_port(hca, out.local_port)
@@ -168,6 +192,8 @@ def _read_node_description(hca: Hca, data: bytes) -> bytes:
 _REGISTERS = {
     (int(RegisterId.HOST_ENDIANNESS), WRITE): _host_endianness,
     (int(RegisterId.PCAP), WRITE): _write_pcap,
+    (int(RegisterId.PAOS), WRITE): _write_paos,
+    (int(RegisterId.PAOS), READ): _read_paos,
     (int(RegisterId.PMTU), READ): _read_pmtu,
     (int(RegisterId.PTYS), READ): _read_ptys,
     (int(RegisterId.PVLC), READ): _read_pvlc,

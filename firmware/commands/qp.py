@@ -4,7 +4,7 @@ from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
 from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
 from firmware.hca import Hca
-from firmware.objects import MulticastGroup, Srq
+from firmware.objects import Cq, MulticastGroup, Srq
 from firmware.queues import RecvQueue, SendQueue
 from firmware.transport import state
 from firmware.transport.qp import (
@@ -28,6 +28,9 @@ RQ_REGULAR = 0
 RQ_SRQ = 1
 RQ_NONE = 3
 SQ_BLOCK_BYTES = 64
+# qpc.cs_res; cs_req has the same in both halves of the byte.
+SCATTER_32 = 1
+SCATTER_64 = 2
 
 
 @command(Op.CREATE_QP, cmd.CreateQpIn)
@@ -50,10 +53,19 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
     # A target or receive-only QP has no send CQ, one without receives no receive CQ: the numbers may be 0.
     qp.send_cq = find(hca.cqs, context.cqn_snd, cq_uid) if has_sq or context.cqn_snd else None
     qp.recv_cq = find(hca.cqs, context.cqn_rcv, cq_uid) if context.rq_type != RQ_NONE or context.cqn_rcv else None
+    qp.inline_receive = _inline_bytes(context.cs_res, qp.recv_cq)
+    qp.inline_read = _inline_bytes(context.cs_req & 0xF, qp.send_cq)
     out = cmd.CreateQpOut()
     out.qpn = allocate(hca.qps, qp)
     _hold(hca, qp, +1)
     return out
+
+
+def _inline_bytes(mode: int, cq: Cq | None) -> int:
+    """How much a completion can hold beside itself: its own first half, or the half in front of it."""
+    if mode == SCATTER_64 and cq is not None and cq.cqe_bytes == 128:
+        return 64
+    return 32 if mode == SCATTER_32 else 0
 
 
 def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> None:
@@ -70,6 +82,11 @@ def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> N
         refuse(Status.BAD_PARAM, "qpc.rq_type: 0 own queue, 1 SRQ, 3 none")
     if not context.no_sq:
         find(hca.uars, context.uar_page, request.uid)
+    if context.cs_res or context.cs_req:
+        if not caps.sctr_data_cqe:
+            refuse(Status.BAD_PARAM, "qpc.cs_res, cs_req: scatter to CQE is not advertised")
+        if context.cs_res not in (0, SCATTER_32, SCATTER_64) or context.cs_req not in (0, 0x11, 0x22):
+            refuse(Status.BAD_PARAM, "qpc.cs_res, cs_req: no such mode")
     if context.st == ST_XRC:
         find(hca.xrcds, context.xrcd, request.uid)
 

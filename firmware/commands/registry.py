@@ -59,19 +59,25 @@ class Entry:
 
     handler: Callable[[Hca, Command[Layout]], Layout | bytes]
     layout: type[Layout]
+    in_size: int
     out_size: int
 
 
 COMMANDS: dict[int, Entry] = {}
 
 
-def command(op: Op, layout: type[I], out_size: int = HEADER_BYTES) -> Callable[[Handler[I]], Handler[I]]:
-    """Register the decorated function for `op`; `layout` is its input, `out_size` what its output takes at least."""
+def command(
+    op: Op, layout: type[I], out_size: int = HEADER_BYTES, *, in_size: int | None = None
+) -> Callable[[Handler[I]], Handler[I]]:
+    """Register the decorated function for `op`; `layout` is its input, `out_size` what its output takes at least.
+
+    `in_size` is for commands that grew: what is missing behind it reads as zeros.
+    """
 
     def register(handler: Handler[I]) -> Handler[I]:
         if op in COMMANDS:
             raise AssertionError(f"two handlers for {op.name}")
-        COMMANDS[op] = Entry(handler, layout, out_size)  # type: ignore[arg-type]
+        COMMANDS[op] = Entry(handler, layout, in_size or layout.SIZE, out_size)  # type: ignore[arg-type]
         return handler
 
     return register
@@ -118,10 +124,11 @@ def _dispatch(hca: Hca, opcode: int, data: bytes, out_size: int) -> bytes:
     if entry is None:
         hca.count[f"command_unknown_{name_of(opcode)}"] += 1
         refuse(Status.BAD_OP, "opcode is not implemented by this device")
-    if len(data) < entry.layout.SIZE:
+    if len(data) < entry.in_size:
         refuse(Status.BAD_INP_LEN, "command input is shorter than its fixed part")
     if out_size < entry.out_size:
         refuse(Status.BAD_OUTP_LEN, "command output buffer is shorter than the output")
+    data = data.ljust(entry.layout.SIZE, b"\0")
     view = entry.layout.from_bytes(data)
     request = Command(opcode, int.from_bytes(data[6:8], "big"), int.from_bytes(data[2:4], "big"), view, data, out_size)
     result = entry.handler(hca, request)

@@ -20,7 +20,7 @@ RECORD_BYTES = 8
 @command(Op.CREATE_UMEM, cmd.CreateUmemIn)
 def create_umem(hca: Hca, request: Command[cmd.CreateUmemIn]) -> Layout:
     """Register user memory by its pages."""
-    if not request.uid:
+    if not request.uid and not hca.capabilities.general.umem_uid_0:
         refuse(Status.BAD_PARAM, "uid: user memory belongs to a user context")
     view = request.view.umem
     log_page_bytes = PAGE_LOG + view.log_page_size

@@ -25,9 +25,13 @@ class SentPackets:
 
     def __init__(self) -> None:
         self.packets: list[Packet] = []
+        self.enabled = True
 
     def send(self, packet: Packet) -> None:
         self.packets.append(packet)
+
+    def set_enabled(self, enabled: bool) -> None:
+        self.enabled = enabled
 
 
 class CommandFailed(Exception):

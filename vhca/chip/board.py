@@ -20,6 +20,7 @@ from vhca.hw.effects import (
     DmaWrite,
     Effects,
     EntryWrite,
+    LinkControl,
     Loopback,
     RaiseIrq,
     RegisterSet,
@@ -43,6 +44,10 @@ class Cable(Protocol):
 
     def send(self, packet: Packet) -> None:
         """Put a packet or burst on the wire."""
+        ...
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Switch the transmitter at this end on or off."""
         ...
 
 
@@ -229,6 +234,8 @@ class Board:
                 elif kind is DeviceWrite:
                     store: DeviceWrite = effect  # type: ignore[assignment]
                     self._device_memory.ram.write(store.offset, store.data)
+                elif kind is LinkControl:
+                    self._control_link(effect)  # type: ignore[arg-type]
                 elif kind is RegisterSet:
                     self.segment.set_register(effect.name, effect.value)  # type: ignore[union-attr]
             except DmaError as error:
@@ -241,6 +248,11 @@ class Board:
             self.count["transmit_no_cable"] += 1
         else:
             cable.send(effect.packet)
+
+    def _control_link(self, effect: LinkControl) -> None:
+        cable = self._cables.get(effect.port)
+        if cable is not None:
+            self._defer(lambda: cable.set_enabled(effect.enabled))
 
     def _set_queue_address(self, address: int) -> None:
         self._commands.reset()

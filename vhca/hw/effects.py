@@ -54,6 +54,14 @@ class Loopback:
 
 
 @dataclass(slots=True)
+class LinkControl:
+    """Switch the transmitter of `port` (1-based) on or off; the link partner notices."""
+
+    port: int
+    enabled: bool
+
+
+@dataclass(slots=True)
 class RaiseIrq:
     """Signal MSI-X vector `vector`."""
 
@@ -77,5 +85,5 @@ class RegisterSet:
     value: int
 
 
-Effect = DmaWrite | DeviceWrite | EntryWrite | Transmit | Loopback | RaiseIrq | CommandDone | RegisterSet
+Effect = DmaWrite | DeviceWrite | EntryWrite | Transmit | Loopback | LinkControl | RaiseIrq | CommandDone | RegisterSet
 Effects = list[Effect]

@@ -6,6 +6,7 @@ from tests.support.driver import CommandFailed, Driver
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.caps import CmdHcaCap
 from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.registers import PaosReg, RegisterId
 
 COMMAND_EVENT = 1 << 0x0A
 
@@ -158,3 +159,22 @@ def test_a_failing_firmware_stops_its_card_and_tells_the_host(driver: Driver) ->
     driver.bar_write(0x10, (driver.queue >> 32).to_bytes(4, "big"))
     driver.bar_write(0x14, (driver.queue & 0xFFFFFFFF).to_bytes(4, "big"))
     driver.probe()
+
+
+def test_the_host_switches_the_link_off_and_a_reset_switches_it_on(driver: Driver) -> None:
+    driver.probe()
+    driver.board.link_change(1, True)
+    register = PaosReg(local_port=1, admin_status=2, ase=1)
+    header = cmd.AccessRegisterIn(register_id=RegisterId.PAOS)
+    out = driver.run(Op.ACCESS_REG, header, register.to_bytes(), out_size=32, op_mod=0)
+    assert PaosReg.from_bytes(out, 16).admin_status == 2
+    driver.run_deferred()
+    assert not driver.cable.enabled
+    driver.board.reset("device")
+    driver.run_deferred()
+    assert driver.cable.enabled
+
+
+def test_short_inputs_of_commands_that_grew_are_filled_with_zeros(driver: Driver) -> None:
+    driver.run(Op.ENABLE_HCA, cmd.EnableHcaIn())
+    assert driver.raw(bytes.fromhex("0102") + bytes(14))[0] == Status.OK

@@ -1,6 +1,5 @@
 """The DMA table against a model: any maps, unmaps and accesses."""
 
-import errno
 import os
 
 import pytest
@@ -78,15 +77,14 @@ def test_any_operations_agree_with_a_model(operations: list[tuple[object, ...]])
             assert isinstance(count, int)
             inside = [p for p in maps if page <= p and p + maps[p] <= page + count]
             cut = any(p not in inside and p < page + count and p + maps[p] > page for p in maps)
-            try:
-                table.unmap(page * PAGE, count * PAGE)
-                assert not cut
-                for start in inside:
-                    for p in range(start, start + maps.pop(start)):
-                        del flags_of[p]
-            except OSError as error:
-                assert error.errno == errno.EINVAL
-                assert cut
+            if cut:
+                with pytest.raises(OSError, match="cuts a mapping in two"):
+                    table.unmap(page * PAGE, count * PAGE)
+                continue
+            table.unmap(page * PAGE, count * PAGE)
+            for start in inside:
+                for p in range(start, start + maps.pop(start)):
+                    del flags_of[p]
         else:
             address, size = arguments
             assert isinstance(address, int)
