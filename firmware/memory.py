@@ -343,6 +343,11 @@ def scatter(
     write_segments(hca, segments, data)
 
 
+def check_scatter(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", length: int, pd: int | None = None) -> None:
+    """What :func:`scatter` of `length` bytes would check, for data that go elsewhere. Raises AccessError."""
+    _resolve(hca, qp, domain_of(qp) if pd is None else pd, sges, 0, length, LOCAL_WRITE)
+
+
 def _resolve(
     hca: "Hca", qp: "Qp", pd: int, sges: "Sequence[Sge]", offset: int, length: int, right: int
 ) -> list[BusSegment]:

@@ -145,13 +145,18 @@ CQ_ARMED = 0x9
 
 @dataclass(slots=True, eq=False)
 class Cq(HcaObject):
-    """Completion queue; free running indices, `cqe_bytes` is 64 or 128, `dbr_addr` the bus address of its record."""
+    """Completion queue; free running indices, `cqe_bytes` is 64 or 128, `dbr_addr` the bus address of its record.
+
+    A completion is the second half of a 128-byte entry; the first half is written with inline data only, or, if the
+    queue is `padded`, always.
+    """
 
     eq: Eq = field(kw_only=True)
     buffer: "QueueBuffer" = field(kw_only=True)
     log_size: int = field(kw_only=True)
     cqe_bytes: int = field(kw_only=True)
     dbr_addr: int = field(kw_only=True)
+    padded: bool = False
     overrun_ignore: bool = False
     uar: int = 0
     producer: int = 0

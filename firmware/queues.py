@@ -260,7 +260,9 @@ def eq_doorbell(hca: Hca, eq: Eq, consumer_index: int, arm: bool) -> None:
 
 
 def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
-    """Append one 64-byte CQE (owner bit is set here) and report the completion if the CQ is armed for it.
+    """Append a CQE (owner bit is set here) and report the completion if the CQ is armed for it.
+
+    It has 64 bytes, or 128 if inline data are in front of it (queues of 128-byte entries only).
 
     `solicited`: bit for "solicited event" or an error; returns False if the CQ is dead or overran.
     """
@@ -286,8 +288,16 @@ def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
 def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
     """Put one CQE at the producer index with its owner bit, and nothing else."""
     index = cq.producer
+    front = b""
+    if cq.cqe_bytes != 64:
+        if len(cqe) == 128:
+            front, cqe = bytes(cqe[:64]), cqe[64:]
+        elif cq.padded:
+            front = bytes(64)
     cqe[0x3F] = (cqe[0x3F] & 0xFE) | (index >> cq.log_size & 1)
     slot = index & ((1 << cq.log_size) - 1)
+    if front:
+        hca.out.append(DmaWrite(cq.buffer.addr(slot << 7), front))
     # An entry of 128 bytes may begin at the end of a page: only its second half, which is aligned, is written.
     addr = cq.buffer.addr(slot << 6 if cq.cqe_bytes == 64 else slot << 7 | 64)
     hca.out.append(EntryWrite(addr, bytes(cqe)))

@@ -6,7 +6,7 @@ was ever sent is a ghost and is dropped (volume 1, 9.7.5.1.1).
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import AccessError, PageFault, scatter
+from firmware.memory import AccessError, PageFault, check_scatter, scatter
 from firmware.transport import completion, paging, retry
 from firmware.transport.psn import extend
 from firmware.transport.qp import RTS, Qp, Requester
@@ -29,6 +29,9 @@ NAK_SEQUENCE: Final = 0x60
 NAK_INVALID_REQUEST: Final = 0x61
 NAK_REMOTE_ACCESS: Final = 0x62
 NAK_REMOTE_OPERATION: Final = 0x63
+
+# ctrl.ce from here on: the WQE has a completion, which can carry data.
+WITH_COMPLETION: Final = 2
 
 _FATAL: Final = {
     NAK_INVALID_REQUEST: (completion.REMOTE_INVALID_REQUEST, "req_remote_invalid_request"),
@@ -176,7 +179,11 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
         fail_head(hca, qp, completion.BAD_RESPONSE, "a READ response does not have the length that was asked for")
         return
     try:
-        scatter(hca, qp, wqe.sges, offset, packet.payload)
+        if wqe.length <= qp.inline_read and wqe.ce >= WITH_COMPLETION:
+            check_scatter(hca, qp, wqe.sges, size)
+            wqe.answer = bytes(packet.payload)
+        else:
+            scatter(hca, qp, wqe.sges, offset, packet.payload)
     except PageFault as fault:
         paging.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0, again=True)
         return
@@ -217,7 +224,12 @@ def _atomic_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, p
         hca.count["rx_drop_paging"] += 1
         return
     try:
-        scatter(hca, qp, wqe.sges, 0, packet.original.to_bytes(8, "little"))
+        original = packet.original.to_bytes(8, "little")
+        if qp.inline_read and wqe.ce >= WITH_COMPLETION:
+            check_scatter(hca, qp, wqe.sges, len(original))
+            wqe.answer = original
+        else:
+            scatter(hca, qp, wqe.sges, 0, original)
     except PageFault as fault:
         paging.hold_send(hca, qp, wqe, fault, 0, again=True)
         return

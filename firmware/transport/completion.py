@@ -12,7 +12,7 @@ from firmware.transport import wqe as send_wqe
 from firmware.transport.qp import ST_XRC, Qp
 from firmware.transport.wqe import SendWqe
 from vhca.hw.memory import DmaError
-from vhca.wire.connectx.cqe import Cqe64, CqeGrh, CqeOpcode, CqeSyndrome, ErrCqe64
+from vhca.wire.connectx.cqe import Cqe64, CqeFormat, CqeGrh, CqeOpcode, CqeSyndrome, ErrCqe64
 from vhca.wire.connectx.eqe import EventType, QpSrqData, QueueType
 from vhca.wire.packet import READ_REQUEST
 
@@ -43,6 +43,10 @@ RECEIVED_SEND_INVALIDATE: Final = int(CqeOpcode.RESP_SEND_INV)
 GRH_IN_BUFFER: Final = int(CqeGrh.IN_BUFFER)
 
 ANY_USER_INDEX: Final = 0xFFFFFF
+INLINE_32: Final = int(CqeFormat.INLINE_32)
+INLINE_64: Final = int(CqeFormat.INLINE_64)
+INLINE_SHIFT: Final = 2
+ROOM_IN_FRONT: Final = 64
 _ERROR_REQUESTER: Final = int(CqeOpcode.REQ_ERR)
 _ERROR_RESPONDER: Final = int(CqeOpcode.RESP_ERR)
 # The mode in which a completion also makes an event of an armed-for-solicited CQ.
@@ -88,7 +92,20 @@ def complete_send(hca: "Hca", qp: Qp, wqe: SendWqe) -> bool:
         qp.handle,
         wqe.index,
     )
-    return write_cqe(hca, qp.send_cq, bytearray(entry), wqe.ce == _WITH_EVENT)
+    cqe = bytearray(entry)
+    if wqe.answer:
+        cqe = _with_data(cqe, wqe.answer, qp.inline_read)
+    return write_cqe(hca, qp.send_cq, cqe, wqe.ce == _WITH_EVENT)
+
+
+def _with_data(cqe: bytearray, data: bytes, room: int) -> bytearray:
+    """A completion that carries data: over its own first half, or, with room for 64 bytes, in front of it."""
+    if room == ROOM_IN_FRONT:
+        cqe[-1] |= INLINE_64 << INLINE_SHIFT
+        return bytearray(data.ljust(ROOM_IN_FRONT, b"\0")) + cqe
+    cqe[: len(data)] = data
+    cqe[-1] |= INLINE_32 << INLINE_SHIFT
+    return cqe
 
 
 def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor: int = 0) -> None:
@@ -131,8 +148,12 @@ def complete_receive(
     sl: int = 0,
     source_qpn: int = 0,
     grh: int = 0,
+    inline: bytes = b"",
 ) -> bool:
-    """Report a receive that ended well; `extra` is immediate, invalidated key or P_Key. False if the CQ is dead."""
+    """Report a receive that ended well; `extra` is immediate, invalidated key or P_Key. False if the CQ is dead.
+
+    `inline` are data that are not in the receive's buffers: software copies them there when it sees the completion.
+    """
     srq = recv.srq
     cq = _receive_cq(qp, srq)
     if cq is None:
@@ -152,7 +173,10 @@ def complete_receive(
         opcode,
         solicited,
     )
-    return write_cqe(hca, cq, bytearray(entry), solicited)
+    cqe = bytearray(entry)
+    if inline:
+        cqe = _with_data(cqe, inline, qp.inline_receive)
+    return write_cqe(hca, cq, cqe, solicited)
 
 
 def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int = 0) -> None:

@@ -163,6 +163,9 @@ class Qp(HcaObject):
     counter: QCounter | None = None
     port: int = 1
     user_index: int = 0xFFFFFF
+    # Data up to so many bytes are put into the completion instead of memory: of receives; of READs and atomics.
+    inline_receive: int = 0
+    inline_read: int = 0
 
     # What the transitions set, in the form that the engines use.
     remote_qpn: int = 0

@@ -6,7 +6,17 @@ a peer does wrong is answered with a NAK and, where the book says so, takes the 
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import BUS, TOO_SHORT, AccessError, PageFault, remote_check, remote_read, remote_write, scatter
+from firmware.memory import (
+    BUS,
+    TOO_SHORT,
+    AccessError,
+    PageFault,
+    check_scatter,
+    remote_check,
+    remote_read,
+    remote_write,
+    scatter,
+)
 from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
 from firmware.queues import RecvWqe, take_receive, take_shared_receive
 from firmware.timers import Timer
@@ -231,8 +241,14 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     offset = responder.offset
     payload = packet.payload
     size = len(payload)
+    inline = b""
     try:
-        scatter(hca, qp, recv.segments, offset, payload, recv.srq.pd if recv.srq is not None else None)
+        pd = recv.srq.pd if recv.srq is not None else None
+        if size <= qp.inline_receive and packet.start and packet.end:
+            check_scatter(hca, qp, recv.segments, size, pd)
+            inline = bytes(payload)
+        else:
+            scatter(hca, qp, recv.segments, offset, payload, pd)
     except PageFault:
         raise
     except AccessError as error:
@@ -243,13 +259,13 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     responder.op = SEND
     responder.offset = offset + size
     if packet.end:
-        _finish_send(hca, qp, responder, recv, packet)
+        _finish_send(hca, qp, responder, recv, packet, inline)
     responder.epsn = (packet.psn + packet.count) & PSN_MASK
     if packet.ack_req and qp.state != ERR:
         _reply(hca, qp, _acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
 
 
-def _finish_send(hca: "Hca", qp: Qp, responder: Responder, recv: RecvWqe, packet: Packet) -> None:
+def _finish_send(hca: "Hca", qp: Qp, responder: Responder, recv: RecvWqe, packet: Packet, inline: bytes) -> None:
     opcode = completion.RECEIVED_SEND
     extra = 0
     if packet.invalidate_rkey is not None:
@@ -262,7 +278,7 @@ def _finish_send(hca: "Hca", qp: Qp, responder: Responder, recv: RecvWqe, packet
     responder.op = NO_MESSAGE
     responder.recv = None
     responder.msn = responder.msn + 1 & PSN_MASK
-    _complete(hca, qp, recv, opcode, responder.offset, extra, packet)
+    _complete(hca, qp, recv, opcode, responder.offset, extra, packet, inline)
 
 
 def invalidate(hca: "Hca", qp: Qp, rkey: int) -> None:
@@ -281,7 +297,9 @@ def invalidate(hca: "Hca", qp: Qp, rkey: int) -> None:
     hca.count["remote_invalidates"] += 1
 
 
-def _complete(hca: "Hca", qp: Qp, recv: RecvWqe, opcode: int, size: int, extra: int, packet: Packet) -> None:
+def _complete(
+    hca: "Hca", qp: Qp, recv: RecvWqe, opcode: int, size: int, extra: int, packet: Packet, inline: bytes = b""
+) -> None:
     alive = completion.complete_receive(
         hca,
         qp,
@@ -294,6 +312,7 @@ def _complete(hca: "Hca", qp: Qp, recv: RecvWqe, opcode: int, size: int, extra: 
         sl=packet.sl,
         source_qpn=qp.remote_qpn,
         grh=0,
+        inline=inline,
     )
     if not alive:
         enter_error(hca, qp, "the receive CQ is dead")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from firmware.memory import TOO_SHORT, AccessError, remote_check, remote_write, scatter
+from firmware.memory import TOO_SHORT, AccessError, check_scatter, remote_check, remote_write, scatter
 from firmware.objects import REMOTE_WRITE
 from firmware.queues import take_receive
 from firmware.transport import completion
@@ -67,8 +67,14 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             raise Dropped("rx_drop_no_receive")
         responder.recv = recv
     payload = packet.payload
+    inline = b""
     try:
-        scatter(hca, qp, recv.segments, responder.offset, payload, recv.srq.pd if recv.srq is not None else None)
+        pd = recv.srq.pd if recv.srq is not None else None
+        if len(payload) <= qp.inline_receive and packet.start and packet.end:
+            check_scatter(hca, qp, recv.segments, len(payload), pd)
+            inline = bytes(payload)
+        else:
+            scatter(hca, qp, recv.segments, responder.offset, payload, pd)
     except AccessError as error:
         if error.kind == TOO_SHORT:
             raise Dropped("rx_drop_too_long") from None
@@ -82,7 +88,7 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     if packet.end:
         immediate = packet.immediate
         opcode = completion.RECEIVED_SEND if immediate is None else completion.RECEIVED_SEND_IMM
-        _finish(hca, qp, responder, packet, opcode, responder.offset)
+        _finish(hca, qp, responder, packet, opcode, responder.offset, inline)
 
 
 def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -127,7 +133,9 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             responder.op = NO_MESSAGE
 
 
-def _finish(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, opcode: int, size: int) -> None:
+def _finish(
+    hca: "Hca", qp: Qp, responder: Responder, packet: Packet, opcode: int, size: int, inline: bytes = b""
+) -> None:
     recv = responder.recv
     assert recv is not None
     responder.recv = None
@@ -143,6 +151,7 @@ def _finish(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, opcode: in
         slid=packet.slid,
         sl=packet.sl,
         source_qpn=qp.remote_qpn,
+        inline=inline,
     )
     if not alive:
         enter_error(hca, qp, "the receive CQ is dead")

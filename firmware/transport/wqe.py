@@ -98,11 +98,12 @@ class SendWqe:
     """One send WQE under way.
 
     The first group is what the WQE says; `first` is its first PSN and `end` the one behind its last, -1 until it is
-    sent; `received` counts bytes of READ responses; `fault` is a completion syndrome that waits for its turn, or PAGING
-    while the WQE waits for pages.
+    sent; `received` counts bytes of READ responses, `answer` are those that go into the completion; `fault` is a
+    completion syndrome that waits for its turn, or PAGING while the WQE waits for pages.
     """
 
     __slots__ = (
+        "answer",
         "blocks",
         "ce",
         "compare",
@@ -152,6 +153,7 @@ class SendWqe:
         self.end = -1
         self.received = 0
         self.done = False
+        self.answer = b""
         self.fault = 0
         self.reason = ""
 

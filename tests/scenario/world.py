@@ -105,29 +105,35 @@ class Completion:
 class CompletionQueue:
     """A CQ in memory, read as a driver reads it."""
 
-    def __init__(self, card: Card, log_size: int = 7) -> None:
+    def __init__(self, card: Card, log_size: int = 7, cqe_bytes: int = 64, padded: bool = False) -> None:
         self.card = card
-        addr = card.alloc(64 << log_size)
+        addr = card.alloc(cqe_bytes << log_size)
         self.dbr = card.alloc(64)
         for index in range(1 << log_size):
-            card.memory.write(addr + index * 64 + 63, b"\xf0")
+            card.memory.write(addr + (index + 1) * cqe_bytes - 1, b"\xf0")
         self.cq = Cq(
             eq=card.eq,
-            buffer=QueueBuffer([addr], 12, 0, 64 << log_size),
+            buffer=QueueBuffer([addr], 12, 0, cqe_bytes << log_size),
             log_size=log_size,
-            cqe_bytes=64,
+            cqe_bytes=cqe_bytes,
+            padded=padded,
             dbr_addr=self.dbr,
         )
         card.hca.cqs.add(self.cq)
         self.addr = addr
         self.consumer = 0
 
+    def raw(self, index: int) -> bytes:
+        """The whole entry at this free running index."""
+        size = self.cq.cqe_bytes
+        return self.card.memory.read(self.addr + (index & (1 << self.cq.log_size) - 1) * size, size)
+
     def poll(self) -> list[Completion]:
         """All new completions."""
         out = []
         log_size = self.cq.log_size
         while True:
-            raw = self.card.memory.read(self.addr + (self.consumer & (1 << log_size) - 1) * 64, 64)
+            raw = self.raw(self.consumer)[-64:]
             if raw[63] >> 4 == CqeOpcode.INVALID or raw[63] & 1 != self.consumer >> log_size & 1:
                 break
             out.append(_decode(raw))

@@ -1,0 +1,70 @@
+"""Sizes of completion entries, and which data a queue pair may have in them."""
+
+import pytest
+
+from firmware.kernel import Kernel
+from tests.support.driver import CommandFailed, Driver
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op, Status
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver()
+    driver.probe()
+    return driver
+
+
+def create_cq(driver: Driver, cqe_sz: int) -> int:
+    eqn, _ = driver.create_eq(4, 0)
+    view = cmd.CreateCqIn()
+    view.cq_context.log_cq_size = 4
+    view.cq_context.c_eqn_or_apu_element = eqn
+    view.cq_context.cqe_sz = cqe_sz
+    out = driver.run(Op.CREATE_CQ, view, driver.pages(driver.alloc(4096), 4096))
+    return cmd.CreateCqOut.from_bytes(out).cqn
+
+
+def create_qp(driver: Driver, cqn: int, cs_res: int, cs_req: int) -> int:
+    view = cmd.CreateQpIn()
+    view.qpc.pd = cmd.AllocPdOut.from_bytes(driver.run(Op.ALLOC_PD)).pd
+    view.qpc.uar_page = driver.uar
+    view.qpc.log_sq_size = 2
+    view.qpc.log_rq_size = 2
+    view.qpc.cqn_snd = view.qpc.cqn_rcv = cqn
+    view.qpc.cs_res, view.qpc.cs_req = cs_res, cs_req
+    out = driver.run(Op.CREATE_QP, view, driver.pages(driver.alloc(4096), 4096))
+    return cmd.CreateQpOut.from_bytes(out).qpn
+
+
+@pytest.mark.parametrize("cqe_sz", [0, 1, 2])
+def test_entry_sizes_are_told_back(driver: Driver, cqe_sz: int) -> None:
+    view = cmd.QueryCqIn(cqn=create_cq(driver, cqe_sz))
+    out = cmd.QueryCqOut.from_bytes(driver.run(Op.QUERY_CQ, view, out_size=cmd.QueryCqOut.SIZE))
+    assert out.cq_context.cqe_sz == cqe_sz
+
+
+def test_other_entry_sizes_are_refused(driver: Driver) -> None:
+    with pytest.raises(CommandFailed) as error:
+        create_cq(driver, 3)
+    assert error.value.status == Status.BAD_PARAM
+
+
+@pytest.mark.parametrize(
+    ("cqe_sz", "cs_res", "cs_req", "receive", "read"),
+    [(0, 0, 0, 0, 0), (0, 1, 0x11, 32, 32), (1, 2, 0x22, 64, 64), (1, 1, 0x22, 32, 64), (0, 2, 0x22, 0, 0)],
+)
+def test_room_for_data(driver: Driver, cqe_sz: int, cs_res: int, cs_req: int, receive: int, read: int) -> None:
+    qpn = create_qp(driver, create_cq(driver, cqe_sz), cs_res, cs_req)
+    assert isinstance(driver.board.firmware, Kernel)
+    qp = driver.board.firmware.hca.qps.get(qpn)
+    assert qp is not None
+    assert (qp.inline_receive, qp.inline_read) == (receive, read)
+
+
+@pytest.mark.parametrize(("cs_res", "cs_req"), [(3, 0), (0, 1), (0, 0x33), (0x11, 0)])
+def test_other_modes_are_refused(driver: Driver, cs_res: int, cs_req: int) -> None:
+    cqn = create_cq(driver, 1)
+    with pytest.raises(CommandFailed) as error:
+        create_qp(driver, cqn, cs_res, cs_req)
+    assert error.value.status == Status.BAD_PARAM
