@@ -32,8 +32,6 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "device_memory": 1,
         "sctr_data_cqe": 1,
         "cqe_128_always": 1,
-        "sctr_data_cqe": 1,
-        "cqe_128_always": 1,
         "log_max_uctx": 8,
         "log_max_umem": 12,
         "umem_uid_0": 1,
