@@ -13,6 +13,7 @@ from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
 from firmware.port import Port
 from firmware.queues import post_event
+from firmware.timers import Timer, TimerHeap
 from firmware.transport.port import transmit
 from vhca.hw.effects import LinkControl
 from vhca.wire.ib import wire_size_bytes
@@ -20,6 +21,7 @@ from vhca.wire.mad import CLASS_PERF, CLASS_SUBN_DR, CLASS_SUBN_LID
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
 
 EVENT_PORT_CHANGE: Final = 0x09
+LINK_TRAINING_NS: Final = 2_000_000_000
 EQE_PORT_OFFSET: Final = 8
 # PortXmitData and PortRcvData leave the VCRC out (16.1.3.5).
 VCRC_BYTES: Final = 2
@@ -34,8 +36,14 @@ class Agents:
         self.ports = {number: Port(managed) for number, managed in self._sma.ports.items()}
         self.port_counters = {number: PortCounters() for number in self.ports}
         self._pma = Pma(self.port_counters)
+        # Port timers outlive a reset of the card.
+        self.timers = TimerHeap()
+        self._training = {number: self._training_timer(port) for number, port in self.ports.items()}
         hca.ports = self.ports
         hca.sma = self.smp_in
+
+    def _training_timer(self, port: Port) -> Timer:
+        return Timer(lambda now_ns: self._trained(port))
 
     def local_mad(self, port: Port, mad: bytes, ignore_mkey: bool) -> bytes | None:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
@@ -76,10 +84,23 @@ class Agents:
             port.admin_up = up
             self._hca.out.append(LinkControl(port.number, up))
 
-    def reset(self) -> None:
-        """A reset of the card: links that the host had switched off come back."""
+    def reset(self, reason: str) -> None:
+        """A reset of the card: links that the host had switched off come back.
+
+        A function level reset takes the link down and trains it again; the resets of a machine that starts do so
+        before anybody looks.
+        """
         for port in self.ports.values():
-            self.set_admin_state(port, True)
+            if reason == "flr":
+                port.admin_up = True
+                self._hca.out.append(LinkControl(port.number, False))
+                self.timers.arm(self._training[port.number], self._hca.now_ns + LINK_TRAINING_NS)
+            else:
+                self.set_admin_state(port, True)
+
+    def _trained(self, port: Port) -> None:
+        if port.admin_up:
+            self._hca.out.append(LinkControl(port.number, True))
 
     def set_capability_mask(self, port: Port, mask: int) -> None:
         """The host changed what its management software can do."""

@@ -53,12 +53,14 @@ class Kernel:
         elif kind is Reset:
             hca.note("reset", reason=event.reason)  # type: ignore[union-attr]
             hca.reset_state()
-            hca.agents.reset()
+            hca.agents.reset(event.reason)  # type: ignore[union-attr]
         self._finish()
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.hw.hardware.Firmware`."""
-        return self.hca.timers.next_deadline()
+        mine = self.hca.timers.next_deadline()
+        ports = self.hca.agents.timers.next_deadline()
+        return mine if ports is None else ports if mine is None else min(mine, ports)
 
     def on_timer(self, now_ns: int, out: Effects) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""
@@ -66,6 +68,7 @@ class Kernel:
         hca.now_ns = now_ns
         hca.out = out
         hca.timers.run(now_ns)
+        hca.agents.timers.run(now_ns)
         self._finish()
 
     def counters(self) -> Mapping[str, int]:

@@ -139,9 +139,11 @@ def _paos_view(hca: Hca, data: bytes) -> tuple[registers.PaosReg, Port]:
 
 def _write_paos(hca: Hca, data: bytes) -> bytes:
     view, port = _paos_view(hca, data)
-    if view.admin_status not in (PORT_UP, PORT_DOWN):
-        refuse(Status.BAD_PARAM, "PAOS.admin_status: 1 up, 2 down")
-    hca.agents.set_admin_state(port, view.admin_status == PORT_UP)
+    # Without "admin state enable" a write changes nothing and tells the state.
+    if view.ase:
+        if view.admin_status not in (PORT_UP, PORT_DOWN):
+            refuse(Status.BAD_PARAM, "PAOS.admin_status: 1 up, 2 down")
+        hca.agents.set_admin_state(port, view.admin_status == PORT_UP)
     return _read_paos(hca, data)
 
 

@@ -170,6 +170,9 @@ def test_the_host_switches_the_link_off_and_a_reset_switches_it_on(driver: Drive
     assert PaosReg.from_bytes(out, 16).admin_status == 2
     driver.run_deferred()
     assert not driver.cable.enabled
+    # without "admin state enable" the register only tells
+    asked = driver.run(Op.ACCESS_REG, header, PaosReg(local_port=1).to_bytes(), out_size=32, op_mod=0)
+    assert PaosReg.from_bytes(asked, 16).admin_status == 2
     driver.board.reset("device")
     driver.run_deferred()
     assert driver.cable.enabled
@@ -178,3 +181,15 @@ def test_the_host_switches_the_link_off_and_a_reset_switches_it_on(driver: Drive
 def test_short_inputs_of_commands_that_grew_are_filled_with_zeros(driver: Driver) -> None:
     driver.run(Op.ENABLE_HCA, cmd.EnableHcaIn())
     assert driver.raw(bytes.fromhex("0102") + bytes(14))[0] == Status.OK
+
+
+def test_a_function_level_reset_trains_the_link_again(driver: Driver) -> None:
+    driver.board.reset("flr")
+    driver.run_deferred()
+    assert not driver.cable.enabled
+    deadline = driver.board.next_deadline()
+    assert deadline == driver.clock.now_ns() + 2_000_000_000
+    driver.clock.advance(2_000_000_000)
+    driver.board.run_timers(driver.clock.now_ns())
+    driver.run_deferred()
+    assert driver.cable.enabled
