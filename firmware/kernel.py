@@ -21,6 +21,9 @@ from vhca.hw.events import (
 )
 from vhca.hw.hardware import Hardware
 
+# A timer may send a megabyte: those that are due in the same moment share several steps.
+TIMERS_PER_STEP = 16
+
 
 class Kernel:
     """One card's firmware; see :class:`vhca.hw.hardware.Firmware`."""
@@ -67,7 +70,7 @@ class Kernel:
         hca = self.hca
         hca.now_ns = now_ns
         hca.out = out
-        hca.timers.run(now_ns)
+        hca.timers.run(now_ns, TIMERS_PER_STEP)
         hca.agents.timers.run(now_ns)
         self._finish()
 
@@ -100,7 +103,9 @@ class Kernel:
     def _cq_doorbell(self, event: CqDoorbell) -> None:
         hca = self.hca
         cq = hca.cqs.get(event.cqn & 0xFFFFFF)
-        if cq is None or hca.uars.get(event.uar) is None:
+        uar = hca.uars.get(event.uar)
+        # The page of one program does not move the queue of another; the kernel's page (uid 0) moves every queue.
+        if cq is None or uar is None or uar.uid not in (0, cq.uid):
             hca.count["cq_doorbell_unknown"] += 1
             return
         cq_doorbell(hca, cq, event.sn_cmd_ci)
@@ -108,7 +113,8 @@ class Kernel:
     def _eq_doorbell(self, event: EqDoorbell) -> None:
         hca = self.hca
         eq = hca.eqs.get(event.eqn)
-        if eq is None or hca.uars.get(event.uar) is None:
+        # An event queue listens to the page that it was created with.
+        if eq is None or eq.uar != event.uar or hca.uars.get(event.uar) is None:
             hca.count["eq_doorbell_unknown"] += 1
             return
         eq_doorbell(hca, eq, event.consumer_index, event.arm)

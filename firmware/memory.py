@@ -5,8 +5,10 @@ bounds, and :func:`translate`, which merges neighbouring pages, so that a large 
 operation. A length of 0 needs no key (volume 1, 10.6.7.2). All failures raise :class:`AccessError`.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from firmware.objects import (
     ANY_QPN,
@@ -34,6 +36,9 @@ TOO_SHORT: Final = 2
 
 ANY_PD: Final = -1
 MAX_DEPTH: Final = 4
+# An access may be cut into this many pieces, and into one more for each so many bytes.
+FEW_PIECES: Final = 1024
+SMALL_PIECE_BYTES: Final = 8
 _END: Final = 1 << 64
 # Presence made 1 where the access is possible: bit 0 of it stands for reading, bit 1 for writing.
 _MAY: Final = {
@@ -106,15 +111,12 @@ def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, depth: i
     if depth >= MAX_DEPTH:
         raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
     out: list[BusSegment] = []
-    if mode != MODE_KLM:
-        pieces = _walk_ksms(mkey, va, length)
-    elif mkey.klms and mkey.klms[0][1] == REPEAT_BLOCK:
-        pieces = _walk_columns(mkey, va, length)
-    else:
-        pieces = _walk_klms(mkey, va, length)
-    for key, inner_va, size in pieces:
+    most = _most_pieces(length)
+    for key, inner_va, size in _walk_klms(mkey, va, length) if mode == MODE_KLM else _walk_ksms(mkey, va, length):
         inner = find_key(hca, mkey.pd, mkey.qpn, key, inner_va, size, right)
         out += translate(hca, inner, inner_va, size, right, depth + 1)
+        if len(out) > most:
+            raise AccessError(PROTECTION, "key: its entries are too small for this range")
     return out
 
 
@@ -189,47 +191,65 @@ def _translate_pages(mkey: Mkey, va: int, length: int, right: int) -> list[BusSe
     return out
 
 
-def _walk_klms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
-    """Pieces (key, address, bytes) of a concatenated list of entries of any size."""
-    offset = va - mkey.start
-    out: list[tuple[int, int, int]] = []
-    for size, key, addr in mkey.klms:
-        if offset >= size:
-            offset -= size
-            continue
-        part = min(size - offset, length)
-        out.append((key, addr + offset, part))
-        length -= part
-        if not length:
-            return out
-        offset = 0
-    raise AccessError(PROTECTION, "key: its entries end before the range does")
+class _Plan(NamedTuple):
+    """A KLM list as it is walked: rounds over pieces (bytes, stride, key, address) with their ends in the round."""
+
+    ends: list[int]
+    pieces: list[tuple[int, int, int, int]]
+    round_bytes: int
+    rounds: int
 
 
-def _walk_columns(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
-    """Pieces (key, address, bytes) of a strided layout: a round takes a piece of each column, a stride further on."""
-    round_bytes, _, counts = mkey.klms[0]
-    rounds = counts >> 32
-    columns = [column for column in mkey.klms[1 : 1 + (counts & 0xFFFF)] if column[0] & 0xFFFF]
-    # Else a round might lead nowhere.
-    if not round_bytes or sum(column & 0xFFFF for column, _, _ in columns) != round_bytes:
+def _plan(mkey: Mkey) -> _Plan:
+    """The list of a KLM key, looked through once: a plain one is a strided one of a single round."""
+    klms = mkey.klms
+    plan = mkey.plan
+    if isinstance(plan, _Plan) and mkey.plan_of is klms:
+        return plan
+    rounds = 1
+    pieces = [(size, 0, key, addr) for size, key, addr in klms if size]
+    if klms and klms[0][1] == REPEAT_BLOCK:
+        counts = klms[0][2]
+        rounds = counts >> 32
+        columns = klms[1 : 1 + (counts & 0xFFFF)]
+        pieces = [(size & 0xFFFF, size >> 16, key, addr) for size, key, addr in columns if size & 0xFFFF]
+    ends = list(accumulate(size for size, _, _, _ in pieces))
+    if klms and klms[0][1] == REPEAT_BLOCK and (not ends or ends[-1] != klms[0][0]):
         raise AccessError(PROTECTION, "key: its repeat block does not fit its columns")
+    plan = _Plan(ends, pieces, ends[-1] if ends else 0, rounds)
+    mkey.plan, mkey.plan_of = plan, klms
+    return plan
+
+
+def _most_pieces(length: int) -> int:
+    """How often an access of so many bytes may be cut; more is work out of proportion to its bytes."""
+    return FEW_PIECES + length // SMALL_PIECE_BYTES
+
+
+def _walk_klms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
+    """Pieces (key, address, bytes) of a concatenated list, or of a strided one: a stride further on each round."""
+    ends, pieces, round_bytes, rounds = _plan(mkey)
+    if not ends or va < mkey.start:
+        raise AccessError(PROTECTION, "key: its entries end before the range does")
+    most = _most_pieces(length)
     number, offset = divmod(va - mkey.start, round_bytes)
+    index = bisect_right(ends, offset)
+    if index:
+        offset -= ends[index - 1]
     out: list[tuple[int, int, int]] = []
     while number < rounds:
-        for column, key, addr in columns:
-            size = column & 0xFFFF
-            if offset >= size:
-                offset -= size
-                continue
+        for size, stride, key, addr in islice(pieces, index, None):
             part = min(size - offset, length)
-            out.append((key, addr + (column >> 16) * number + offset, part))
+            out.append((key, addr + stride * number + offset, part))
             length -= part
             if not length:
                 return out
+            if len(out) > most:
+                raise AccessError(PROTECTION, "key: its entries are too small for this range")
             offset = 0
+        index = 0
         number += 1
-    raise AccessError(PROTECTION, "key: its rounds end before the range does")
+    raise AccessError(PROTECTION, "key: its entries end before the range does")
 
 
 def _walk_ksms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:

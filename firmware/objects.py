@@ -39,7 +39,7 @@ class Table(Generic[T]):
         self.created = 0
         self._items: dict[int, T] = {}
         self._next = first
-        self._free: list[int] = []
+        self._free: deque[int] = deque()
 
     def add(self, obj: T) -> int | None:
         """Give `obj` a number and return it; None if the table is full."""
@@ -47,7 +47,7 @@ class Table(Generic[T]):
             handle = self._next
             self._next += 1
         elif self._free:
-            handle = self._free.pop(0)
+            handle = self._free.popleft()
         else:
             return None
         obj.handle = handle
@@ -232,6 +232,9 @@ class Mkey(HcaObject):
     # that it was found from (a new list means a new look).
     linear: int = -1
     linear_pages: list[int] | None = None
+    # The same for `klms`: how they are walked, and the list that this was found from.
+    plan: object = None
+    plan_of: list[tuple[int, int, int]] | None = None
 
 
 # Kinds of shared receive queues: one number space.

@@ -60,9 +60,12 @@ class TimerHeap:
                 return deadline
         return None
 
-    def run(self, now_ns: int) -> None:
-        """Run the action of each timer that is due; an action may arm timers again."""
-        while (deadline := self.next_deadline()) is not None and deadline <= now_ns:
+    def run(self, now_ns: int, most: int = 1 << 30) -> None:
+        """Run the actions of timers that are due, `most` of them, earliest first; an action may arm timers again."""
+        for _ in range(most):
+            deadline = self.next_deadline()
+            if deadline is None or deadline > now_ns:
+                return
             _, _, timer = heapq.heappop(self._heap)
             timer._queued_ns = None
             timer.deadline_ns = None

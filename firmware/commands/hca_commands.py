@@ -137,7 +137,8 @@ def nop(hca: Hca, request: Command[cmd.BareIn]) -> bytes:
 def set_driver_version(hca: Hca, request: Command[cmd.SetDriverVersionIn]) -> bytes:
     """The driver's name and version, for the log."""
     text = request.view.driver_version.split(b"\0")[0].decode("ascii", "replace")
-    hca.note("driver", version=text)
+    # It goes to a log that people read: no line breaks or escape sequences of the guest's choice.
+    hca.note("driver", version="".join(char if char.isprintable() else "?" for char in text))
     return bytes(16)
 
 

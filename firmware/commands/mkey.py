@@ -26,6 +26,9 @@ from vhca.wire.connectx.mkey import Mkc
 KLM_BYTES = 16
 OCTWORD_BYTES = 16
 MAX_LOG_PAGE = 52
+# Translation of one key: 32 GiB in pages of 4 KiB; entries of any size are walked, so there are fewer of them.
+MAX_OCTWORDS = 1 << 22
+MAX_KLMS = 1 << 16
 # A region whose pages need not be there may have one that spans (nearly) all addresses.
 MAX_LOG_PAGE_PAGED = 61
 
@@ -63,6 +66,8 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
         context=context.to_bytes(),
     )
     octwords = view.translations_octword_actual_size
+    if max(octwords, mkey.capacity_octwords) > (MAX_KLMS if mode == MODE_KLM else MAX_OCTWORDS):
+        refuse(Status.LIM_ERR, "translations_octword_size: more than this card holds for one key")
     if mode == MODE_MEMIC:
         _load_memic(hca, mkey)
     elif view.mkey_umem_valid:
@@ -178,6 +183,8 @@ def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
     if mkey.refs:
         refuse(Status.BAD_RES_STATE, "mkey: still in use")
     hca.mkeys.remove(mkey)
+    # Whoever still holds it must see that it is gone.
+    mkey.free = True
     if mkey.memic is not None:
         mkey.memic.refs -= 1
     pd = hca.pds.get(mkey.pd)

@@ -47,6 +47,8 @@ INLINE_32: Final = int(CqeFormat.INLINE_32)
 INLINE_64: Final = int(CqeFormat.INLINE_64)
 INLINE_SHIFT: Final = 2
 ROOM_IN_FRONT: Final = 64
+# Receives that are flushed in one go.
+FLUSH_BUDGET: Final = 2048
 _ERROR_REQUESTER: Final = int(CqeOpcode.REQ_ERR)
 _ERROR_RESPONDER: Final = int(CqeOpcode.RESP_ERR)
 # The mode in which a completion also makes an event of an armed-for-solicited CQ.
@@ -223,7 +225,11 @@ def flush_send_queue(hca: "Hca", qp: Qp) -> None:
 
 
 def flush_receive_queue(hca: "Hca", qp: Qp) -> None:
-    """Give the receive under way and every posted WQE of an own receive queue its flush completion, in order."""
+    """Give the receive under way and posted WQEs of an own receive queue their flush completions, in order.
+
+    A bounded number of them: what is left is found when the queue is looked at again, which happens as long as the
+    queue pair is in error.
+    """
     responder = qp.responder
     recv = responder.recv
     if recv is not None:
@@ -231,7 +237,7 @@ def flush_receive_queue(hca: "Hca", qp: Qp) -> None:
         fail_receive(hca, qp, recv, FLUSHED)
     if qp.srq is None and qp.rq is not None:
         try:
-            for _ in range(1 << qp.rq.log_size):
+            for _ in range(FLUSH_BUDGET):
                 wqe = take_receive(hca, qp)
                 if wqe is None:
                     break

@@ -107,9 +107,11 @@ def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
                 if wqe.fault:
                     continue
         if wqe.op == LOCAL:
-            _execute_local(hca, qp, requester, wqe)
+            budget -= _execute_local(hca, qp, requester, wqe)
             if qp.state != RTS:
                 return
+            if budget <= 0:
+                break
             continue
         while requester.send_psn < wqe.end:
             if requester.send_psn - requester.una >= window:
@@ -185,22 +187,24 @@ def _start(requester: Requester, wqe: SendWqe) -> None:
     requester.ssn += 1
 
 
-def _execute_local(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> None:
-    """NOP and registration are executed inside the card, in their turn."""
+def _execute_local(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
+    """NOP and registration are executed inside the card, in their turn; returns bytes for the budget."""
+    cost = 0
     if not wqe.done:
         if wqe.opcode == UMR:
             try:
-                umr.execute(hca, qp, wqe)
+                cost = umr.execute(hca, qp, wqe)
             except PageFault as fault:
                 paging.hold_send(hca, qp, wqe, fault, 0)
-                return
+                return cost
             except umr.UmrError as error:
                 _fault(hca, qp, wqe, error.syndrome, str(error))
-                return
+                return cost
         wqe.done = True
     requester.cursor += 1
     if wqe.end <= requester.una:
         retire(hca, qp, requester)
+    return cost
 
 
 def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:

@@ -145,10 +145,13 @@ def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None
         if op == READ_REQUEST:
             if packet.dma_length > resource.length or responder.stalled:
                 break
+            if _outstanding(responder) > responder.resource_limit:
+                # The same question again and again: the answers that wait are answer enough.
+                break
             job = ReadJob(packet.psn, packet.va, packet.rkey, packet.dma_length, responder.msn, resource.domain)
             responder.replies.append(job)
             pump(hca, qp)
-        else:
+        elif _outstanding(responder) <= responder.resource_limit:
             _reply(hca, qp, _atomic_answer(hca, qp, packet.psn, resource.original, responder.msn))
         return
     hca.count["rx_drop_stale_duplicate"] += 1
@@ -407,6 +410,8 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     _check_single(responder, packet)
     if not qp.remote_rights & REMOTE_ATOMIC:
         raise RequestError(NAK_INVALID_REQUEST, "atomics are not enabled")
+    if _outstanding(responder) > responder.resource_limit:
+        raise RequestError(NAK_INVALID_REQUEST, "more atomics outstanding than the responder has resources for")
     va = packet.va
     if va & 7:
         raise RequestError(NAK_INVALID_REQUEST, "the address of an atomic is a multiple of 8")
@@ -455,6 +460,11 @@ def _reply(hca: "Hca", qp: Qp, packet: Packet) -> None:
         replies.append(packet)
     else:
         transmit(hca, qp.port, packet)
+
+
+def _outstanding(responder: Responder) -> int:
+    """READs and atomics whose answers wait; the same ones may have been asked for again."""
+    return sum(isinstance(reply, ReadJob) or reply.op != ACKNOWLEDGE for reply in responder.replies)
 
 
 def pump(hca: "Hca", qp: Qp, everything: bool = False) -> None:

@@ -7,6 +7,7 @@ transition requires are taken from the command's context always, optional ones o
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
@@ -48,6 +49,9 @@ SPECIAL: Final = (ST_QP0, ST_QP1, ST_REG_UMR)
 DATAGRAM: Final = (ST_UD, ST_QP0, ST_QP1)
 
 FLUSH_PERIOD_NS: Final = 2_000_000
+# Queue pairs that one poll looks at, and effects after which it leaves the others for the next poll.
+FLUSH_QPS: Final = 256
+FLUSH_EFFECTS: Final = 4096
 MIN_LOG_MTU: Final = 7
 MAX_LOG_MESSAGE: Final = 31
 
@@ -410,11 +414,16 @@ def _arm_flush_timer(hca: "Hca") -> None:
 
 def flush_poll(hca: "Hca") -> None:
     """Look for receives posted to queue pairs in ERR: the host tells by the doorbell record alone."""
-    for handle, qp in list(hca.flushing.items()):
+    flushing = hca.flushing
+    written = len(hca.out)
+    for handle in list(islice(flushing, FLUSH_QPS)):
+        qp = flushing.pop(handle)
         if qp.state == ERR:
             flush_receive_queue(hca, qp)
-        else:
-            del hca.flushing[handle]
+            # Behind all others, so that each has its turn.
+            flushing[handle] = qp
+            if len(hca.out) - written > FLUSH_EFFECTS:
+                break
     if hca.flushing:
         _arm_flush_timer(hca)
 

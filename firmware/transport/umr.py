@@ -13,6 +13,7 @@ from firmware.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,
+    MODE_KSM,
     MODE_MEMIC,
     MODE_MTT,
     MODE_PA,
@@ -32,12 +33,16 @@ if TYPE_CHECKING:
     from firmware.hca import Hca
 
 OCTWORD: Final = 16
+MTT_BYTES: Final = 8
+# Entries that a request may leave out behind the last one: they cost the host nothing, but this card memory.
+MAX_GAP: Final = 1 << 16
 BLOCK_OCTWORDS: Final = 4
 CTRL_AT: Final = 16
 MKEY_AT: Final = CTRL_AT + UmrCtrlSegment.SIZE
 PAYLOAD_AT: Final = MKEY_AT + UmrMkeySegment.SIZE
 MIN_LOG_PAGE: Final = 12
 MAX_LOG_PAGE: Final = 52
+INDIRECT: Final = (MODE_KLM, MODE_KSM)
 # A translation entry is an address and, in its lowest bits, what may be done with the page: bit 0 read, bit 1 write.
 PAGE_MASK: Final = ~0xFFF
 PRESENT: Final = 3
@@ -64,8 +69,8 @@ class UmrError(Exception):
         self.syndrome = syndrome
 
 
-def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> None:
-    """Carry out the UMR of `wqe`, whole or not at all. Raises UmrError."""
+def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
+    """Carry out the UMR of `wqe`, whole or not at all; returns the bytes that it handled. Raises UmrError."""
     raw = wqe.raw
     if len(raw) < PAYLOAD_AT:
         raise UmrError(LOCAL_QP_OPERATION, "a UMR has a control and a memory key segment")
@@ -82,6 +87,9 @@ def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> None:
         _check_window(hca, qp, changed)
     _commit(hca, mkey, changed)
     hca.count["umrs"] += 1
+    # A table that is changed in part is copied as a whole.
+    copied = len(changed.pages) * MTT_BYTES + len(changed.klms) * OCTWORD if ctrl.translation_offset_en else 0
+    return len(payload) + copied
 
 
 def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeySegment, key: int) -> None:
@@ -89,6 +97,12 @@ def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMke
     mask = ctrl.mkey_mask
     if not mkey.umr_enabled:
         raise UmrError(BIND, "umr: the key was not created for UMR")
+    trusted = qp.exempt_from_pd or qp.context.fre or mkey.mode in INDIRECT
+    # Bus addresses are the kernel's business: a program may invalidate such a key, and no more.
+    if not trusted and (mask & ~(1 << MkeyMask.FREE) or not segment.free or ctrl.xlt_octowords):
+        raise UmrError(BIND, "umr: fast registration is not enabled for this queue pair")
+    if mkey.mode == MODE_MEMIC and mask & ~(1 << MkeyMask.FREE | 1 << MkeyMask.KEY):
+        raise UmrError(BIND, "umr: a key of device memory cannot be moved")
     if not qp.exempt_from_pd:
         if mkey.pd != qp.pd:
             raise UmrError(BIND, "umr: the key belongs to another protection domain")
@@ -187,7 +201,10 @@ def _translation(mkey: Mkey, changed: Mkey, ctrl: UmrCtrlSegment, payload: bytes
 
 
 def _replace(old: list[T], new: list[T], at: int, empty: T) -> list[T]:
-    head = old[:at] + [empty] * (at - len(old))
+    gap = at - len(old)
+    if gap > MAX_GAP:
+        raise UmrError(BIND, "umr: the entries begin far behind the end of those that are there")
+    head = old[:at] + [empty] * gap
     return head + new + old[at + len(new) :]
 
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from firmware.objects import Mkey
-from tests.scenario.world import ST_RC, ST_UC, End, World, pair
-from vhca.hw.effects import DmaWrite
+from firmware.commands.registry import Command
+from firmware.commands.srq import destroy_xrc_srq
+from firmware.memory import AccessError, find_key, translate
+from firmware.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK, Mkey
+from firmware.timers import Timer, TimerHeap
+from firmware.transport.completion import FLUSH_BUDGET
+from tests.scenario.test_umr import REGISTER, entries, free_key, register, umr
+from tests.scenario.test_xrc import segment, xrc
+from tests.scenario.world import ALL_RIGHTS, ST_RC, ST_UC, ST_XRC, CompletionQueue, End, World, pair
+from vhca.hw.effects import DmaWrite, EntryWrite
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.wqe import MkeyMask, WqeOpcode
 from vhca.wire.ib import split
+from vhca.wire.packet import READ_REQUEST, Packet
 
 REGION = 64 << 10
 
@@ -42,3 +53,119 @@ def test_a_key_registered_anew_during_a_write_keeps_its_new_borders(service: int
     world.settle()
     assert b.peek(right + 1024, 1024) == bytes(1024)
     assert not [effect for effect in b.card.effects if isinstance(effect, DmaWrite)]
+
+
+def _indirect(world: World, klms: list[tuple[int, int, int]], length: int) -> int:
+    mkey = Mkey(variant=1, pd=world.a.pd.handle, rights=ALL_RIGHTS, mode=MODE_KLM, length=length, klms=klms)
+    world.a.hca.mkeys.add(mkey)
+    return mkey.handle << 8 | 1
+
+
+def _cut_up(world: World, key: int, length: int) -> list[tuple[int, int]]:
+    hca = world.a.hca
+    mkey = find_key(hca, world.a.pd.handle, 0, key, 0, length, LOCAL_READ)
+    return translate(hca, mkey, 0, length, LOCAL_READ)
+
+
+def test_lists_of_crumbs_in_lists_of_crumbs_are_refused() -> None:
+    world = World(1 << 20)
+    size = 1 << 16
+    crumbs = _indirect(world, [(0, 0, 0)] * size + [(1, world.a.key, 0x10_0000)] * size, size)
+    twice = _indirect(world, [(1, crumbs, at) for at in range(size)], size)
+    with pytest.raises(AccessError, match="too small"):
+        _cut_up(world, twice, size)
+    assert len(_cut_up(world, twice, 100)) == 100
+
+
+def test_rounds_without_columns_lead_nowhere() -> None:
+    world = World(1 << 20)
+    key = _indirect(world, [(4096, REPEAT_BLOCK, 0xFFFFFFFF_0000_0002), (0, 0, 0), (0, 0, 0)], 1 << 40)
+    with pytest.raises(AccessError, match="repeat block"):
+        _cut_up(world, key, 4096)
+
+
+def test_a_program_cannot_name_bus_addresses() -> None:
+    world, a, _ = pair()
+    a.qp.context.fre = 0
+    mkey = free_key(world.a)
+    pages = mkey.pages
+    register(a, mkey, [0x10_0000] * 4)
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
+    assert mkey.free
+    assert mkey.pages is pages
+
+
+def test_a_program_can_invalidate_its_key_and_no_more() -> None:
+    world, a, _ = pair()
+    a.qp.context.fre = 0
+    mkey = free_key(world.a)
+    mkey.free = False
+    umr(a, mkey, mask=1 << MkeyMask.FREE, free=1)
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert mkey.free
+    umr(a, mkey, mask=1 << MkeyMask.FREE, free=0)
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
+    assert mkey.free
+
+
+def test_a_small_request_cannot_make_a_large_table() -> None:
+    world, a, _ = pair()
+    mkey = free_key(world.a, MODE_MTT, octwords=1 << 22)
+    umr(a, mkey, mask=REGISTER, payload=entries([0x10_0000] * 8), offset=0xFFFC, log_page_size=12, len=4096)
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
+    assert len(mkey.pages) == 0
+
+
+def test_due_timers_share_steps() -> None:
+    heap = TimerHeap()
+    ran: list[int] = []
+    for number in range(40):
+        heap.arm(Timer(lambda now, number=number: ran.append(number)), number)  # type: ignore[misc]
+    heap.run(100, 16)
+    assert ran == list(range(16))
+    assert heap.next_deadline() == 16
+
+
+def test_a_long_receive_queue_is_flushed_in_parts() -> None:
+    world = World()
+    cq = CompletionQueue(world.a, log_size=12)
+    end = End(world.a, ST_RC, log_rq=12, cq=cq)
+    end.to_init()
+    for _ in range(3000):
+        end.post_recv()
+    end.card.effects.clear()
+    end.apply(0x507)
+    assert sum(isinstance(effect, EntryWrite) for effect in end.card.effects) <= FLUSH_BUDGET + 1
+    world.pass_time(10_000_000)
+    assert [c.counter for c in cq.poll()] == list(range(3000))
+
+
+def test_asking_again_and_again_does_not_pile_answers_up() -> None:
+    world, a, b = pair(log_rra_max=2)
+    size = 4 << 20
+    place = b.card.alloc(1)
+    b.card.memory.data.extend(bytes(size))
+    key = b.card.key
+    a.read(a.buffer(1), 1, place, key)
+    world.settle()
+    ask = Packet(dlid=2, slid=1, service=0, op=READ_REQUEST, dest_qp=b.qpn, psn=0xFFFFF1, va=place, rkey=key,
+                 dma_length=size)  # fmt: skip
+    for _ in range(50):
+        world.wire(world.a, ask)
+        world.deliver(1)
+    assert len(b.qp.responder.replies) <= 6
+
+
+def test_a_message_to_a_destroyed_xrc_queue_completes_nowhere() -> None:
+    world, a, target, srq, cq = xrc()
+    assert target.qp.service == ST_XRC
+    srq.post_recv(srq.card.alloc(4096), 4096)
+    world.fault = split
+    a.post(WqeOpcode.SEND, segment(srq.srq.handle) + a.sge(a.buffer(3000), 3000))
+    world.deliver(1)
+    cq.cq.refs = srq.card.pd.refs = 1
+    view = cmd.DestroyXrcSrqIn(xrc_srqn=srq.srq.handle)
+    srq.card.step(lambda: destroy_xrc_srq(srq.card.hca, Command(0, 0, 0, view, b"", 16)))
+    world.settle()
+    assert cq.poll() == []
+    assert cq.cq.refs == 0

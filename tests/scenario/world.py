@@ -338,7 +338,7 @@ class End:
         buffer = QueueBuffer([self.rq_addr], 20, 0, rq_bytes + sq_bytes)
         self.qp = Qp(
             service=service,
-            context=Qpc(st=service, dbr_addr=self.dbr),
+            context=Qpc(st=service, dbr_addr=self.dbr, fre=1),
             pd=card.pd.handle,
             send_cq=self.send_cq.cq,
             recv_cq=self.recv_cq.cq,
