@@ -6,6 +6,7 @@ import pytest
 
 from firmware.transport.qp import SQER
 from tests.scenario.world import ERR, ST_UC, World, pair
+from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.ib import split
@@ -102,3 +103,21 @@ def test_connection_starts_anywhere() -> None:
     a.write(a.buffer(b"whatever"), 8, target, b.card.key)
     world.settle()
     assert b.peek(target, 8) == b"whatever"
+
+
+def test_after_a_send_error_and_its_recovery_messages_go_on() -> None:
+    world, a, b = pair(ST_UC)
+    content = os.urandom(3000)
+    place = b.buffer(3000)
+    b.post_recv(place, 3000)
+    # A message of several packets whose key is wrong: none of them leaves.
+    a.post(WqeOpcode.SEND, a.sge(a.buffer(content), 3000, key=0xBAD00))
+    world.settle()
+    assert a.qp.state == SQER
+    a.send_cq.poll()
+    assert a.apply(Op.SQERR2RTS_QP) == 0
+    a.post(WqeOpcode.SEND, a.sge(a.buffer(content), 3000))
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert [c.size for c in b.recv_cq.poll()] == [3000]
+    assert b.peek(place, 3000) == content
