@@ -172,3 +172,22 @@ def counted(bench: Bench, card: int, show: str = "") -> Iterator[dict[str, int]]
     bench.record(
         f"card {bench.card(card).name}", "counters that moved", "\n".join(f"{k} +{v}" for k, v in shown.items())
     )
+
+
+_HW_COUNTERS: Final = "/sys/class/infiniband/mlx5_0/ports/1/hw_counters"
+
+
+@contextlib.contextmanager
+def hardware_counters(bench: Bench, guest: int) -> Iterator[dict[str, int]]:
+    """What a guest's sysfs shows of its card's counters that move while the body runs; filled in at the end."""
+
+    def read() -> dict[str, int]:
+        pairs = bench.run(f"grep . {_HW_COUNTERS}/*", guest=guest, quiet=True).stdout.splitlines()
+        return {path.rpartition("/")[2]: int(value) for path, _, value in (pair.partition(":") for pair in pairs)}
+
+    before = read()
+    moved: dict[str, int] = {}
+    yield moved
+    moved.update(grew(before, read()))
+    text = "\n".join(f"{name} +{count}" for name, count in moved.items())
+    bench.record(f"g{guest}", f"{_HW_COUNTERS}: those that moved", text or "(none)")
