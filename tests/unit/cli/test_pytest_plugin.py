@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import vhca.lab
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,8 +49,10 @@ vhca.lab.Lab = Lab
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def _lab_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inner runs share our process, and their conftest puts a stand-in into the package."""
+    monkeypatch.setattr("vhca.lab.Lab", vhca.lab.Lab)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 @pytest.fixture
@@ -63,9 +67,7 @@ def _with_start(pytester: pytest.Pytester, start: str) -> pytest.Pytester:
 
 def _run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
     pytester.makepyfile(test)
-    return pytester.runpytest_subprocess(
-        "-p", "no:vhca", "-p", "vhca.lab.pytest_plugin", "--strict-markers", *arguments
-    )
+    return pytester.runpytest_inprocess("-p", "vhca.lab.pytest_plugin", "--strict-markers", *arguments)
 
 
 def test_labs_of_one_configuration_are_shared(suite: pytest.Pytester) -> None:
