@@ -11,6 +11,7 @@ from firmware.commands.resources import allocate
 from firmware.hca import Hca
 from firmware.objects import Memic
 from firmware.profile import MEMIC_GRANULE_BYTES
+from vhca.hw.effects import DeviceWrite
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -42,6 +43,8 @@ def alloc_memic(hca: Hca, request: Command[cmd.AllocMemicIn]) -> Layout:
     if start + view.memic_size > range_end:
         refuse(Status.NO_RES_ERR, "memic: no room is left in this range")
     allocate(hca.memics, Memic(uid=request.uid, start=start, size_bytes=view.memic_size))
+    # What an earlier owner left is not for this one.
+    hca.out.append(DeviceWrite(start, bytes(view.memic_size)))
     out = cmd.AllocMemicOut()
     out.memic_start_addr = start
     return out

@@ -106,6 +106,11 @@ class Board:
         self._busy = False
         self._draining = False
         self._waiting: deque[Callable[[], None]] = deque()
+        # Packets of the card to itself, and command slots that were rung, which wait for their turns.
+        self._turned: deque[tuple[int, Packet]] = deque()
+        self._turning = False
+        self._rung = 0
+        self._command_waits = False
         self.firmware: Firmware = image.power_up(self._socket)
 
     # ---- the outside ----
@@ -131,6 +136,8 @@ class Board:
         self.log.info("reset: %s", reason)
         self.segment.reset()
         self.bar0.reset()
+        self._turned.clear()
+        self._rung = 0
         self._device_memory.reset()
         self._commands.reset()
         self.count["resets"] += 1
@@ -156,8 +163,10 @@ class Board:
             self.firmware.on_timer(now_ns, effects)
         except Exception:
             self._die()
-        self.execute(effects)
-        self._settle()
+        try:
+            self.execute(effects)
+        finally:
+            self._settle()
 
     def counters(self) -> dict[str, int]:
         """Counters of board and firmware by name."""
@@ -193,8 +202,10 @@ class Board:
             self.firmware.handle(event, self._clock.now_ns(), effects)
         except Exception:
             self._die()
-        self.execute(effects)
-        self._settle()
+        try:
+            self.execute(effects)
+        finally:
+            self._settle()
 
     def _settle(self) -> None:
         """End of a step: what came in meanwhile has its turn."""
@@ -225,7 +236,10 @@ class Board:
                     self._transmit(effect)  # type: ignore[arg-type]
                 elif kind is Loopback:
                     back: Loopback = effect  # type: ignore[assignment]
-                    self._defer(lambda back=back: self.packet_in(back.port, back.packet))  # type: ignore[misc]
+                    self._turned.append((back.port, back.packet))
+                    if not self._turning:
+                        self._turning = True
+                        self._defer(self._deliver_turned)
                 elif kind is RaiseIrq:
                     self._raise_irq(effect.vector)  # type: ignore[union-attr]
                 elif kind is CommandDone:
@@ -241,6 +255,15 @@ class Board:
             except DmaError as error:
                 self.count["dma_write_errors"] += 1
                 self._trace("dma_error", {"why": str(error)})
+
+    def _deliver_turned(self) -> None:
+        """Hand over what had turned round when the turn began: however many senders, none can outrun this queue."""
+        for _ in range(len(self._turned)):
+            if self._turned:
+                self.packet_in(*self._turned.popleft())
+        self._turning = bool(self._turned)
+        if self._turning:
+            self._defer(self._deliver_turned)
 
     def _transmit(self, effect: Transmit) -> None:
         cable = self._cables.get(effect.port)
@@ -262,11 +285,23 @@ class Board:
         if self._busy:
             self._waiting.append(lambda: self._command_doorbell(mask))
             return
-        for slot in range(1 << LOG_COMMAND_SLOTS):
-            if mask >> slot & 1:
-                fetched = self._commands.fetch(slot)
-                if fetched is not None:
-                    self.event(CommandPosted(slot, *fetched))
+        self._rung |= mask & (1 << (1 << LOG_COMMAND_SLOTS)) - 1
+        if not self._command_waits:
+            self._run_command()
+
+    def _run_command(self) -> None:
+        """One command at a time, lowest slot first: others have their turn between the commands of a long row."""
+        self._command_waits = False
+        if not self._rung:
+            return
+        slot = (self._rung & -self._rung).bit_length() - 1
+        self._rung &= self._rung - 1
+        if self._rung:
+            self._command_waits = True
+            self._defer(self._run_command)
+        fetched = self._commands.fetch(slot)
+        if fetched is not None:
+            self.event(CommandPosted(slot, *fetched))
 
     def _trace(self, what: str, details: Mapping[str, object]) -> None:
         now = self._clock.now_ns()

@@ -19,6 +19,10 @@ INLINE_BYTES: Final = 16
 BLOCK_DATA_BYTES: Final = 512
 BLOCK_BYTES: Final = 576
 MAX_MESSAGE_BYTES: Final = 16 << 20
+# No command answers with more.
+MAX_OUTPUT_BYTES: Final = 1 << 20
+# Complaints that are logged one by one; of the others, each time their number has doubled.
+PATIENCE: Final = 20
 TYPE_PCIE: Final = 7
 
 # Delivery status (byte 0x3f >> 1)
@@ -65,6 +69,7 @@ class CommandQueue:
         self.pending: dict[int, Pending] = {}
         self.malformed = 0
         self.not_owned = 0
+        self.complaints = 0
 
     def reset(self) -> None:
         """Forget the address and everything under way."""
@@ -83,7 +88,7 @@ class CommandQueue:
         try:
             raw = self._memory.read(addr, ENTRY_BYTES)
         except DmaError as error:
-            log.warning("command slot %d: %s", slot, error)
+            self._complain("command slot %d: %s", slot, error)
             self.malformed += 1
             return None
         if not raw[0x3F] & 1:
@@ -94,7 +99,7 @@ class CommandQueue:
         except (DeliveryError, DmaError) as error:
             self.malformed += 1
             status = error.status if isinstance(error, DeliveryError) else INPUT_POINTER_ERROR
-            log.warning("command slot %d refused with delivery status %d: %s", slot, status, error)
+            self._complain("command slot %d refused with delivery status %d: %s", slot, status, error)
             self._write(addr + 0x3F, bytes((status << 1,)))
             return None
 
@@ -104,7 +109,7 @@ class CommandQueue:
             raise DeliveryError(DESCRIPTOR_ERROR, f"transport type {kind:#x}, not {TYPE_PCIE:#x}")
         if not 8 <= in_size <= MAX_MESSAGE_BYTES:
             raise DeliveryError(INPUT_LENGTH_ERROR, f"input length {in_size}")
-        if not 8 <= out_size <= MAX_MESSAGE_BYTES:
+        if not 8 <= out_size <= MAX_OUTPUT_BYTES:
             raise DeliveryError(OUTPUT_LENGTH_ERROR, f"output length {out_size}")
         parts = [inline[: min(in_size, INLINE_BYTES)]]
         left = in_size - INLINE_BYTES
@@ -161,4 +166,10 @@ class CommandQueue:
         try:
             self._memory.write(addr, data)
         except DmaError as error:
-            log.warning("command output lost: %s", error)
+            self._complain("command output lost: %s", error)
+
+    def _complain(self, text: str, *details: object) -> None:
+        """Log what a guest did wrong, but do not let it fill the log."""
+        self.complaints += 1
+        if self.complaints <= PATIENCE or not self.complaints & (self.complaints - 1):
+            log.warning(text + " (complaint %d)", *details, self.complaints)

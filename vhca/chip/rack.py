@@ -8,7 +8,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Final
 
 from vhca.chip.card import Card, load_firmware
 from vhca.fabric.fabric import Fabric
@@ -20,6 +22,7 @@ from vhca.sim.loop import Loop
 log = logging.getLogger(__name__)
 
 POLL_S = 0.02
+LOG_BYTES: Final = 64 << 20
 
 
 class RackError(Exception):
@@ -167,7 +170,10 @@ class Rack:
 
     def _open_logs(self) -> None:
         for card in self.hcas:
-            handler = logging.FileHandler(self.directory / f"{card.name}.log", mode="w")
+            # A guest decides how much there is to trace, but not how much of the disk it takes.
+            path = self.directory / f"{card.name}.log"
+            path.unlink(missing_ok=True)
+            handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
             handler.setFormatter(logging.Formatter("%(message)s"))
             logger = card.board.log
             logger.setLevel(logging.DEBUG)

@@ -3,8 +3,10 @@
 import pytest
 
 from tests.support.driver import CommandFailed, Driver
+from vhca.hw.effects import Loopback
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.packet import Packet
 
 
 @pytest.fixture
@@ -55,3 +57,49 @@ def test_a_driver_name_cannot_write_lines_of_its_own_into_the_log(driver: Driver
     driver.run(Op.SET_DRIVER_VERSION, view)
     (line,) = [line for line in driver.board.ring if "driver" in line.split()[1]]
     assert line.isprintable()
+
+
+def test_a_row_of_commands_is_run_one_at_a_time(driver: Driver) -> None:
+    entries = []
+    for slot in range(4):
+        entry = bytearray(64)
+        entry[0], entry[7], entry[0x3B], entry[0x3F] = 7, 16, 16, 1
+        entry[16:18] = int(Op.NOP).to_bytes(2, "big")
+        driver.memory.write(driver.queue + slot * 64, entry)
+        entries.append(driver.queue + slot * 64 + 0x3F)
+    driver.bar_write(0x18, bytes((0, 0, 0, 0xF)))
+    assert [driver.memory.read(at, 1)[0] for at in entries] == [0, 1, 1, 1]
+    driver.run_deferred()
+    assert [driver.memory.read(at, 1)[0] for at in entries] == [0, 0, 0, 0]
+    assert not driver.later
+
+
+def test_malformed_commands_do_not_fill_the_log(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(100):
+        driver.memory.write(driver.queue, b"\xff" * 64)
+        driver.bar_write(0x18, bytes((0, 0, 0, 1)))
+    assert 20 <= sum("refused" in record.message for record in caplog.records) <= 24
+    assert driver.board.counters()["commands_malformed"] == 100
+
+
+def test_packets_of_a_card_to_itself_take_turns(driver: Driver) -> None:
+    packet = Packet(dlid=1, slid=1, service=0, op=0, dest_qp=0x99, psn=0)
+    driver.board.execute([Loopback(1, packet)] * 50)
+    assert len(driver.later) == 1
+    driver.run_deferred()
+    assert driver.board.counters()["rx_drop_port_inactive"] == 50
+    driver.board.execute([Loopback(1, packet)])
+    driver.board.reset("test")
+    driver.run_deferred()
+    assert driver.board.counters()["rx_drop_port_inactive"] == 50
+
+
+def test_device_memory_does_not_show_what_an_earlier_owner_left(driver: Driver) -> None:
+    caps = driver.board.firmware.hca.capabilities.device_memory  # type: ignore[attr-defined]
+    start = caps.memic_bar_start_addr
+    view = cmd.AllocMemicIn(memic_size=64, range_start_addr=start, range_size=4096)
+    driver.run(Op.ALLOC_MEMIC, view, out_size=cmd.AllocMemicOut.SIZE)
+    driver.bar_write(start, b"a secret")
+    driver.run(Op.DEALLOC_MEMIC, cmd.DeallocMemicIn(memic_start_addr=start, memic_size=64))
+    driver.run(Op.ALLOC_MEMIC, view, out_size=cmd.AllocMemicOut.SIZE)
+    assert driver.bar_read(start, 8) == bytes(8)
