@@ -10,8 +10,11 @@ set -eu
 [ $# -ge 2 ] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 2; }
 socket=$1 disk=$2
 shift 2
+# a /dev/kvm without hardware virtualization behind it opens, and then fails in the guest
+accel=tcg
+grep -qE '\b(vmx|svm)\b' /proc/cpuinfo && [ -w /dev/kvm ] && accel=kvm
 exec "${QEMU:-qemu-system-x86_64}" \
-    -machine q35,memory-backend=ram -accel kvm -accel tcg -cpu max -smp 2 \
+    -machine q35,memory-backend=ram -accel $accel -cpu max -smp 2 \
     -object memory-backend-memfd,id=ram,size="${MEMORY:-2G}",share=on -m "${MEMORY:-2G}" \
     -drive file="$disk",if=virtio -nographic \
     -device pcie-root-port,id=port0,chassis=1,slot=1 \
