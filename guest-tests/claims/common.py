@@ -164,7 +164,7 @@ class Memory:
 
     def __init__(self, size):
         self.size = size
-        self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE))
+        self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     @property
@@ -179,6 +179,10 @@ class Memory:
     def read(self, count, offset=0):
         """Bytes of it."""
         return self._map[offset : offset + count]
+
+    def advise(self, advice):
+        """madvise over all of it."""
+        self._map.madvise(advice)
 
     def register(self, pd, access=ALL_ACCESS):
         """A memory region over all of it."""
@@ -419,6 +423,19 @@ def connect_pair(first, second, **how):
     second.connect(one, **how)
 
 
+def fresh_connection(end, peer, **how):
+    """A new QP in place of the endpoint's, connected with the peer's new one.  Returns the peer's ``card()``.
+
+    Both sides call it at the same place.
+    """
+    end.qp.close()
+    end.qp = end.new_qp()
+    other = peer.swap(**end.card())
+    end.connect(other, **how)
+    peer.meet()
+    return other
+
+
 def vm_kib(field, pid="self"):
     """A figure of /proc/PID/status in KiB, such as VmPin."""
     with open(f"/proc/{pid}/status") as lines:
@@ -428,9 +445,11 @@ def vm_kib(field, pid="self"):
     return -1
 
 
-def frame_number(address):
-    """Page frame number behind a virtual address of this process; 0 if the page is not in memory."""
+def page_of(address):
+    """Where the page at a virtual address of this process is: ``frame N``, ``swapped out`` or ``nowhere``."""
     with open("/proc/self/pagemap", "rb") as pagemap:
         pagemap.seek(address // mmap.PAGESIZE * 8)
         entry = int.from_bytes(pagemap.read(8), sys.byteorder)
-    return entry & ((1 << 55) - 1) if entry >> 63 else 0
+    if entry >> 63:
+        return f"frame {entry & ((1 << 55) - 1)}"
+    return "swapped out" if entry >> 62 & 1 else "nowhere"

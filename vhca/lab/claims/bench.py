@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import shlex
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -380,6 +381,14 @@ class Bench:
                 counts[words[-1]] = counts.get(words[-1], 0) + sum(numbers)
         return counts
 
+    def physical_memory(self, address: int, size: int, guest: int = 0) -> bytes:
+        """Bytes of a guest's physical memory, as the machine has them: not through the guest's kernel."""
+        with tempfile.NamedTemporaryFile(dir=self.lab.log_dir) as file:
+            self.guest(guest).qmp("pmemsave", val=address, size=size, filename=file.name)
+            data = Path(file.name).read_bytes()
+        self.record(f"QEMU of g{guest}", f"pmemsave {address:#x} {size}", _hexadecimal(data, address))
+        return data
+
     # -- cards and cables ----------------------------------------------------------------------------
     def card(self, index: int = 0) -> Any:
         """A card: ``counters()``, ``objects()``, ``trace_tail(lines)``.  0 and 1 are the guests', 2 is the spare."""
@@ -427,6 +436,18 @@ def _shown(name: str, args: Sequence[object]) -> str:
 
 def _event_lines(event: Event) -> list[str]:
     return [str(event), *(f"    <- {function}" for function in event.stack[:12])]
+
+
+def _hexadecimal(data: bytes, address: int) -> str:
+    """A dump of not too many bytes; repeated lines are left out."""
+    lines: list[str] = []
+    before = b""
+    for at in range(0, len(data), 32):
+        row = data[at : at + 32]
+        if row != before:
+            lines.append(f"{address + at:#x}: {row.hex(' ', 4)}")
+        before = row
+    return "\n".join(lines)
 
 
 def excerpt(text: str) -> str:
