@@ -24,6 +24,8 @@ from vhca.lab.kernels import DEFAULT_SPEC
 OUTPUT: Final = Path(__file__).resolve().parents[2] / "docs" / "conformance"
 RECORD: Final = "rdma-core.json"
 PAGE: Final = "rdma-core.md"
+#: Tests that take longer than this are named.
+SLOW_S: Final = 10.0
 #: Files that drive the card from user space, so that it may have no driver in the kernel.
 PASSTHROUGH: Final = ("test_mlx5_vfio",)
 
@@ -191,6 +193,8 @@ def run_files(
         for test_id, test in file.tests.items():
             if test.bad:
                 say(f"       {test.outcome} {test_id}: {test.reason if settings.verbose else test.gist}")
+            elif test.seconds > SLOW_S:
+                say(f"       {test.seconds:.0f} s for {test_id}")
 
 
 def write(settings: Settings, runs: dict[str, DeviceRun]) -> None:

@@ -107,9 +107,8 @@ _OTHER_CARDS: Final = tuple(
 _GAPS: Final = tuple(
     Explanation("hca", reason, GAP, text, tests, gap)
     for reason, text, gap, tests in (
-        (r"ODP is not supported", "no page faults from the card", "On-demand paging", ""),
-        (r"Create custom mr with additional access flags 64", "no page faults from the card", "On-demand paging", ""),
-        (r"Reg ODP MR is not supported", "no page faults from the card", "On-demand paging", ""),
+        (r"ODP implicit is not supported", "a region is a range", "Implicit on-demand paging", ""),
+        (r"ODP is not supported using DC", "no DC queue pairs", "Dynamically connected transport", ""),
         (r"Create DC QP is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
         (r"DCI caps is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
         (
@@ -119,7 +118,12 @@ _GAPS: Final = tuple(
             r"\.test_rdmacm_async_traffic_dc_external_qp$",
         ),
         (r"Tag matching is not supported", "no matching of tags in the card", "Tag matching", ""),
-        (r"Device caps doesn't support Support CQE 128B", "completions are not compressed", "CQE compression", ""),
+        (
+            r"Device caps doesn't support Support CQE 128B compression",
+            "completions are not compressed",
+            "CQE compression",
+            "",
+        ),
         (r"Create Mk?ey is not supported", "no signatures over data", "Signature offload", r"_sig_"),
         (r"Create Mlx5DV QP is not supported", "no signatures over data", "Signature offload", r"_sig_"),
         (r"The device crypto engines does not support AES", "no encryption of data", "Inline encryption", ""),
