@@ -2,7 +2,7 @@
 
 from firmware.commands.memic import covering
 from firmware.commands.registry import Command, command, page_list, refuse
-from firmware.commands.resources import allocate, find
+from firmware.commands.resources import SHARED_UID, allocate, find
 from firmware.hca import Hca
 from firmware.objects import (
     LOCAL_READ,
@@ -44,6 +44,8 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
     mode = context.access_mode_4_2 << 2 | context.access_mode_1_0
     if mode not in (MODE_PA, MODE_MTT, MODE_KLM, MODE_KSM, MODE_MEMIC):
         refuse(Status.BAD_PARAM, "mkc.access_mode: not supported")
+    if mode in (MODE_PA, MODE_MEMIC) and request.uid not in (0, SHARED_UID):
+        refuse(Status.BAD_PARAM, "mkc.access_mode: bus addresses and device memory are given out by the kernel alone")
     if context.bsf_en:
         refuse(Status.BAD_PARAM, "mkc.bsf_en: signature offload is not advertised")
     if context.a and not hca.capabilities.general.atomic:
@@ -79,6 +81,8 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
     out = cmd.CreateMkeyOut()
     out.mkey_index = allocate(hca.mkeys, mkey)
     pd.refs += 1
+    if mkey.memic is not None:
+        mkey.memic.refs += 1
     return out
 
 
@@ -87,7 +91,6 @@ def _load_memic(hca: Hca, mkey: Mkey) -> None:
     if mkey.free or mkey.umr_enabled or mkey.length64:
         refuse(Status.BAD_PARAM, "mkc: a region of device memory has bounds and no registration by work request")
     mkey.memic = covering(hca, mkey.start, mkey.length)
-    mkey.memic.refs += 1
     mkey.pages = [mkey.start]
     mkey.start = 0
 

@@ -103,3 +103,21 @@ def test_device_memory_does_not_show_what_an_earlier_owner_left(driver: Driver) 
     driver.run(Op.DEALLOC_MEMIC, cmd.DeallocMemicIn(memic_start_addr=start, memic_size=64))
     driver.run(Op.ALLOC_MEMIC, view, out_size=cmd.AllocMemicOut.SIZE)
     assert driver.bar_read(start, 8) == bytes(8)
+
+
+@pytest.mark.parametrize("mode", [0, 5])
+def test_a_program_cannot_name_bus_addresses_or_device_memory(driver: Driver, mode: int) -> None:
+    start = driver.board.info.device_memory_start
+    piece = cmd.AllocMemicIn(memic_size=64, range_start_addr=start, range_size=4096)
+    driver.run(Op.ALLOC_MEMIC, piece, out_size=cmd.AllocMemicOut.SIZE)
+    uid = cmd.CreateUctxOut.from_bytes(driver.run(Op.CREATE_UCTX, cmd.CreateUctxIn())).uid
+    pd = cmd.AllocPdOut.from_bytes(driver.run(Op.ALLOC_PD, cmd.BareIn(uid=uid))).pd
+    view = cmd.CreateMkeyIn(uid=uid, mkey_umem_valid=int(mode == 5))
+    context = view.memory_key_mkey_entry
+    context.access_mode_4_2, context.access_mode_1_0 = mode >> 2, mode & 3
+    context.pd, context.start_addr, context.len, context.lr = pd, start, 64, 1
+    with pytest.raises(CommandFailed) as refused:
+        driver.run(Op.CREATE_MKEY, view)
+    assert refused.value.status == Status.BAD_PARAM
+    view.uid = 0
+    driver.run(Op.CREATE_MKEY, view)
