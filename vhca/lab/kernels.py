@@ -170,7 +170,7 @@ def _from_path(path: Path, cache: Cache, progress: Progress, modules_dir: Path |
         def build(place: Path) -> None:
             progress.step(f"unpacking {path}")
             with tarfile.open(path) as archive:
-                archive.extractall(place, filter="data")
+                _extract(archive, place)
 
         return _from_installed(cache.obtain("kernel-archives", key, build, progress), str(path))
     release = bzimage_release(path)
@@ -185,6 +185,22 @@ def _from_path(path: Path, cache: Cache, progress: Progress, modules_dir: Path |
             f"no modules of {release} below {modules}", "give the folder that `make modules_install` filled"
         )
     return _kernel(release, path, _installed_modules(root) if root else {}, root, str(path))
+
+
+def _extract(archive: tarfile.TarFile, place: Path) -> None:
+    """Unpack an archive, nothing of it outside ``place``."""
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(place, filter="data")
+        return
+    # Python before 3.11.4, Debian 12's own among them, has no filters
+    members = archive.getmembers()
+    for member in members:
+        names = [member.name] if not member.issym() else [member.name, member.linkname]
+        if not (member.isreg() or member.isdir() or member.issym()) or any(
+            name.startswith("/") or ".." in Path(name).parts for name in names
+        ):
+            raise KernelError(f"the archive holds {member.name}, which does not belong in a kernel", "give another one")
+    archive.extractall(place, members)
 
 
 def _from_build_tree(tree: Path) -> Kernel:
