@@ -87,9 +87,9 @@ $(STAMP): pyproject.toml
 	  echo "Python's venv module is not complete here." >&2; \
 	  echo "  -> apt install python3-venv" >&2; \
 	  exit 1; }
-	@echo "making $(VENV) and installing vhca and its tools (once)"
+	@echo "making $(VENV) and installing vhca and its tools (once, about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),--quiet --progress-bar off) --editable '.[dev]' || { \
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[dev]' || { \
 	  echo "pip could not install the tools." >&2; \
 	  echo "  -> look at pip's message above; pip uses the package index that this host is configured for" >&2; \
 	  exit 1; }
