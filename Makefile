@@ -7,10 +7,10 @@ STAMP  := $(VENV)/.installed
 PYTEST ?=
 # folders, not ".": ruff would also format the examples in Markdown pages, which line their comments up
 SOURCES := vhca firmware tests guest-tests --exclude '*.md'
-FAST   := tests/unit tests/wire tests/scenario tests/prop
+FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench conformance coverage doctor \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench fuzz conformance coverage doctor \
         fetch install clean
 
 help: ## this list
@@ -65,6 +65,9 @@ bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card ag
 
 conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
 	$(BIN)/python -m vhca.lab.conformance
+
+fuzz: $(STAMP) ## two cards, hostile hosts, a hostile cable; SEED=7 SECONDS=3600 (docs/fuzzing.md)
+	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
 
 doctor: $(STAMP) ## what is there, what is missing, how to get it
 	@$(BIN)/vhca doctor

@@ -1,0 +1,7 @@
+"""See :mod:`tests.fuzz.run`."""
+
+import sys
+
+from tests.fuzz.run import main
+
+sys.exit(main())

@@ -1,0 +1,628 @@
+"""The moves of the fuzzer: what a driver, a subnet manager, the wire and time do, right or wrong.
+
+A move takes the world and a source of chance of its own, so that a script of moves can be thinned out and played again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from firmware.commands import COMMANDS
+from firmware.commands.registry import name_of
+from tests.fuzz import work
+from tests.fuzz.book import Item
+from tests.fuzz.mischief import command_mutation, spoil_bytes, spoil_entry, spoil_packet, wild_word
+from tests.fuzz.world import PAGE, Host, World
+from vhca.layout import Layout
+from vhca.wire import mad as madwire
+from vhca.wire import smp
+from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.qpc import Qpc
+from vhca.wire.mad import Smp
+from vhca.wire.smp import PortInfo
+
+RC, UC, UD, XRC, QP0, QP1, REG_UMR = 0, 1, 2, 3, 7, 8, 0xC
+SERVICES = (RC, RC, RC, RC, UC, UD, UD, XRC, XRC, QP0, QP1, REG_UMR)
+RST, RTS, SQER, ERR = 0, 3, 4, 6
+GROUPS = tuple(b"\xff\x12" + bytes(13) + bytes((number,)) for number in range(3))
+
+
+class Turn:
+    """One move under way: whose it is, and how much goes wrong."""
+
+    def __init__(self, world: World, random: Random, bad: float) -> None:
+        self.world = world
+        self.random = random
+        self.bad = bad
+        self.host: Host = random.choice(world.hosts)
+
+    def wrong(self) -> bool:
+        return self.random.random() < self.bad
+
+    def pick(self, kind: str, host: Host | None = None) -> Item | None:
+        items = list((host or self.host).book.items[kind].values())
+        return self.random.choice(items) if items else None
+
+    def number(self, kind: str) -> int:
+        """Mostly a live object's number."""
+        items = self.host.book.items[kind]
+        # Mostly the same domain, so that keys and queues fit together.
+        item = next(iter(items.values()), None) if kind == "pd" and self.random.random() < 0.8 else self.pick(kind)
+        if item is None or self.wrong():
+            return self.random.choice((0, 1, 0x40, self.random.getrandbits(24)))
+        return item.number
+
+    def run(self, op: int, view: Layout | None = None, tail: bytes = b"", **more: int) -> bytes | None:
+        fixed = COMMANDS[op].layout.SIZE if op in COMMANDS else 16
+        mutate = command_mutation(self.random, fixed) if self.wrong() else None
+        spoil = None
+        if self.wrong() and self.random.random() < 0.3:
+            spoil = lambda host, entry: spoil_entry(self.random, host, entry)  # noqa: E731
+        out_size = more.pop("out_size", max(16, COMMANDS[op].out_size if op in COMMANDS else 16))
+        out = self.host.run(op, view, tail, out_size=out_size, mutate=mutate, spoil=spoil,
+                            slot=self.random.randrange(32), **more)  # fmt: skip
+        self.world.note(
+            f"{self.host.name}: {name_of(op)}"
+            f"{' mutated' if mutate else ''}{' spoilt' if spoil else ''} -> {'refused' if out is None else 'ok'}"
+        )
+        return out
+
+    def buffer(self, size: int) -> tuple[int, bytes]:
+        """Fresh pages and their list; sometimes out of order, so that they are not contiguous."""
+        count = -(-size // PAGE)
+        addr = self.host.alloc(count * PAGE)
+        pages = [addr + at * PAGE for at in range(count)]
+        if count > 1 and self.random.random() < 0.4:
+            self.random.shuffle(pages)
+        return addr, b"".join(page.to_bytes(8, "big") for page in pages)
+
+    def record(self) -> int:
+        """A doorbell record of its own."""
+        addr = self.host.alloc(64)
+        self.host.memory.poke(addr, bytes(64))
+        return addr
+
+
+Move = Callable[[Turn], None]
+MOVES: list[tuple[Move, int]] = []
+
+
+def move(weight: int) -> Callable[[Move], Move]:
+    def register(function: Move) -> Move:
+        MOVES.append((function, weight))
+        return function
+
+    return register
+
+
+# ---- objects ----
+
+
+@move(2)
+def plain(turn: Turn) -> None:
+    op = turn.random.choice(
+        (Op.ALLOC_PD, Op.ALLOC_PD, Op.ALLOC_UAR, Op.ALLOC_XRCD, Op.ALLOC_TRANSPORT_DOMAIN, Op.ALLOC_Q_COUNTER)
+    )
+    turn.run(op)
+
+
+@move(2)
+def create_eq(turn: Turn) -> None:
+    if len(turn.host.book.items["eq"]) > 6:
+        return
+    log_size = turn.random.choice((2, 5, 6))
+    _, pages = turn.buffer(64 << log_size)
+    view = cmd.CreateEqIn()
+    context = view.eq_context_entry
+    context.log_eq_size = log_size
+    context.uar_page = turn.host.uar
+    context.intr = turn.random.randrange(64)
+    view.event_bitmask = turn.random.choice((bytes(8), b"\xff" * 8, (1 << 0x0A).to_bytes(8, "big"))) + bytes(24)
+    turn.run(Op.CREATE_EQ, view, pages)
+
+
+@move(4)
+def create_cq(turn: Turn) -> None:
+    log_size = turn.random.choice((1, 4, 6, 6))
+    context_size = turn.random.choice((0, 0, 1))
+    _, pages = turn.buffer((64 << context_size << log_size) + PAGE * (turn.random.random() < 0.2))
+    view = cmd.CreateCqIn()
+    context = view.cq_context
+    context.log_cq_size = log_size
+    context.cqe_sz = context_size
+    context.c_eqn_or_apu_element = turn.number("eq")
+    context.uar_page = turn.host.uar
+    context.dbr_addr = turn.record()
+    context.oi = int(turn.random.random() < 0.2)
+    if len(pages) > 8 * (-(-(64 << context_size << log_size) // PAGE)):
+        context.page_offset = turn.random.randrange(64)
+    turn.run(Op.CREATE_CQ, view, pages)
+
+
+@move(2)
+def resize_cq(turn: Turn) -> None:
+    item = turn.pick("cq")
+    if item is None:
+        return
+    log_size = turn.random.choice((1, 3, 5, 7))
+    _, pages = turn.buffer(item.entry_bytes << log_size)
+    view = cmd.ModifyCqIn(cqn=item.number, modify_field_select_resize_field_select=7)
+    view.cq_context.log_cq_size = log_size
+    view.cq_context.cqe_sz = item.entry_bytes >> 7
+    turn.run(Op.MODIFY_CQ, view, pages, op_mod=turn.random.choice((1, 1, 1, 0)))
+
+
+@move(6)
+def create_mkey(turn: Turn) -> None:
+    random = turn.random
+    mode = random.choice((1, 1, 1, 1, 0, 2, 3))
+    size = random.choice((1, 64, 4096, 5000, 16384))
+    view = cmd.CreateMkeyIn()
+    context = view.memory_key_mkey_entry
+    context.access_mode_1_0 = mode
+    context.pd = turn.number("pd")
+    context.qpn = 0xFFFFFF
+    context.mkey_7_0 = random.getrandbits(8)
+    for right in ("lr", "lw", "rr", "rw", "a"):
+        setattr(context, right, 1)
+    if random.random() < 0.25:
+        setattr(context, random.choice(("lr", "lw", "rr", "rw", "a")), 0)
+    context.umr_en = context.en_rinval = int(random.random() < 0.7)
+    context.free = int(random.random() < 0.15)
+    context.log_page_size = 12
+    tail = b""
+    if mode <= 1:
+        addr, pages = turn.buffer(size + PAGE)
+        turn.host.memory.poke(addr, random.randbytes(16) * (len(pages) * PAGE // 128))
+        context.start_addr = addr + random.choice((0, 0, 64, 4095)) if mode == 0 or random.random() < 0.7 else 0
+        context.len = size
+        if mode == 1:
+            view.translations_octword_actual_size = (len(pages) // 8 + 1) // 2
+            context.translations_octword_size = (len(pages) // 8 + 1) // 2 + random.choice((0, 4))
+            tail = pages + bytes(-len(pages) % 16)
+    else:
+        tail, length = work.klm_list(turn.host, random, mode)
+        context.len = length
+        context.translations_octword_size = len(tail) // 16 + 4
+        view.translations_octword_actual_size = len(tail) // 16
+    turn.run(Op.CREATE_MKEY, view, tail)
+
+
+@move(2)
+def create_srq(turn: Turn) -> None:
+    log_size = turn.random.choice((1, 4, 5))
+    _, pages = turn.buffer(64 << log_size)
+    if turn.random.random() < 0.5:
+        rmp = cmd.CreateRmpIn()
+        rmp.ctx.state = 1
+        wq = rmp.ctx.wq
+        wq.log_wq_sz, wq.log_wq_stride = log_size, 6
+        wq.pd, wq.dbr_addr, wq.lwm = turn.number("pd"), turn.record(), turn.random.choice((0, 1))
+        turn.run(Op.CREATE_RMP, rmp, pages)
+        return
+    xrc = cmd.CreateXrcSrqIn()
+    context = xrc.xrc_srq_context_entry
+    context.log_xrc_srq_size, context.log_rq_stride = log_size, 2
+    context.pd, context.xrcd, context.cqn = turn.number("pd"), turn.number("xrcd"), turn.number("cq")
+    record = turn.record()
+    context.db_record_addr_h, context.db_record_addr_l = record >> 32, (record & 0xFFFFFFFF) >> 2
+    context.user_index = turn.random.choice((0xFFFFFF, 5))
+    turn.run(Op.CREATE_XRC_SRQ, xrc, pages)
+
+
+@move(5)
+def create_qp(turn: Turn) -> None:
+    _create_qp(turn, turn.random.choice(SERVICES))
+
+
+def _create_qp(turn: Turn, service: int) -> int | None:
+    random = turn.random
+    log_sq, log_rq = random.choice((2, 5, 6)), random.choice((0, 4, 5))
+    rq_type = 0 if service != XRC else 3
+    if service in (RC, UC, UD) and random.random() < 0.3:
+        rq_type = random.choice((1, 3))
+    view = cmd.CreateQpIn()
+    context = view.qpc
+    context.st = service
+    context.pd = turn.number("pd")
+    context.log_sq_size, context.log_rq_size, context.log_rq_stride = log_sq, log_rq, 2
+    context.no_sq = int(random.random() < (0.5 if service == XRC else 0.05))
+    context.rq_type = rq_type
+    context.uar_page = turn.host.uar
+    context.cqn_snd, context.cqn_rcv = turn.number("cq"), turn.number("cq")
+    context.srqn_rmpn_xrqn, context.xrcd = turn.number("srq"), turn.number("xrcd")
+    context.dbr_addr = turn.record()
+    context.fre = context.rlky = int(random.random() < 0.75)
+    context.user_index = random.choice((0xFFFFFF, 0xFFFFFF, 9))
+    context.block_lb_mc = int(random.random() < 0.5)
+    _, pages = turn.buffer((64 << log_rq) + (64 << log_sq))
+    out = turn.run(Op.CREATE_QP, view, pages)
+    return None if out is None else cmd.CreateQpOut.from_bytes(out).qpn
+
+
+@move(2)
+def user_objects(turn: Turn) -> None:
+    """User contexts and their memory, with queues in it."""
+    host, random = turn.host, turn.random
+    user = turn.pick("uctx")
+    if user is None or random.random() < 0.2:
+        turn.run(Op.CREATE_UCTX, cmd.CreateUctxIn())
+        return
+    umem = turn.pick("umem")
+    if umem is None or random.random() < 0.4:
+        _, pages = turn.buffer(random.choice((4096, 16384)))
+        view = cmd.CreateUmemIn()
+        view.umem.num_of_mtt = len(pages) // 8
+        view.umem.page_offset = random.choice((0, 0, 64, 100, 4092))
+        turn.run(Op.CREATE_UMEM, view, pages, uid=user.number)
+        return
+    offset = random.choice((0, 0, 64, 28, 4032, 8192))
+    if random.random() < 0.5:
+        cq = cmd.CreateCqIn(cq_umem_valid=1, cq_umem_id=umem.number, cq_umem_offset=offset)
+        cq.cq_context.log_cq_size = random.choice((2, 5))
+        cq.cq_context.cqe_sz = random.choice((0, 1))
+        cq.cq_context.c_eqn_or_apu_element = turn.number("eq")
+        cq.cq_context.dbr_umem_valid = 1
+        cq.cq_context.dbr_umem_id = umem.number
+        cq.cq_context.dbr_addr = random.choice((0, 8, 4088, 4092, 16384))
+        # A user's own page list must never count.
+        turn.run(Op.CREATE_CQ, cq, host.queue.to_bytes(8, "big"), uid=umem.uid)
+        return
+    key = cmd.CreateMkeyIn(mkey_umem_valid=1, mkey_umem_id=umem.number, mkey_umem_offset=offset)
+    context = key.memory_key_mkey_entry
+    context.access_mode_1_0, context.pd, context.qpn = 1, turn.number("pd"), 0xFFFFFF
+    context.start_addr, context.len = umem.offset + offset & 0xFFF, random.choice((1, 4096, 8192))
+    context.lr = context.lw = context.rr = context.rw = 1
+    turn.run(Op.CREATE_MKEY, key, uid=random.choice((0, umem.uid)))
+
+
+@move(1)
+def device_memory(turn: Turn) -> None:
+    """A piece of device memory, a key that shows it, or the piece given back."""
+    item = turn.pick("memic")
+    kind = turn.random.randrange(3)
+    start = turn.host.board.info.device_memory_start
+    if kind == 0 or item is None:
+        size = turn.random.choice((64, 4096, 100))
+        turn.run(Op.ALLOC_MEMIC, cmd.AllocMemicIn(memic_size=size, range_start_addr=start, range_size=1 << 16))
+    elif kind == 1:
+        turn.run(Op.DEALLOC_MEMIC, cmd.DeallocMemicIn(memic_start_addr=item.number, memic_size=item.length))
+    else:
+        key = cmd.CreateMkeyIn()
+        context = key.memory_key_mkey_entry
+        context.access_mode_4_2, context.access_mode_1_0, context.qpn = 1, 1, 0xFFFFFF
+        context.pd, context.start_addr, context.len = turn.number("pd"), item.number, item.length
+        context.lr = context.lw = context.rr = context.rw = context.a = 1
+        turn.run(Op.CREATE_MKEY, key)
+
+
+@move(6)
+def destroy(turn: Turn) -> None:
+    kind, op = turn.random.choice(work.DESTROYS)
+    if len(turn.host.book.items[kind]) < 2 and turn.random.random() < 0.7:
+        return
+    view = cmd.DestroyQpIn.from_bytes(cmd.BareIn().to_bytes()[:8] + turn.number(kind).to_bytes(4, "big") + bytes(4))
+    turn.run(op, view)
+
+
+@move(3)
+def query(turn: Turn) -> None:
+    kind, op = turn.random.choice(work.QUERIES)
+    number = turn.number(kind)
+    if op == Op.QUERY_Q_COUNTER:
+        turn.run(op, cmd.QueryQCounterIn(counter_set_id=number & 0xFF, clear=turn.random.randrange(2)))
+    else:
+        turn.run(op, cmd.QueryQpIn(qpn=number))
+
+
+@move(2)
+def any_command(turn: Turn) -> None:
+    """Every opcode, known or not, with contents of no sense."""
+    op = turn.random.choice(sorted(COMMANDS) if turn.random.random() < 0.8 else [int(op) for op in Op])
+    if op in (Op.DISABLE_HCA, Op.TEARDOWN_HCA, Op.ENABLE_HCA) and turn.random.random() < 0.7:
+        return
+    size = COMMANDS[op].layout.SIZE if op in COMMANDS else 16
+    body = bytearray(turn.random.randbytes(size + turn.random.choice((0, 0, 64))))
+    if turn.random.random() < 0.7:
+        for at in range(8, len(body)):
+            if turn.random.random() < 0.8:
+                body[at] = 0
+
+    def replace(data: bytearray) -> None:
+        data[8:] = body[8:]
+
+    turn.host.run(op, None, bytes(size - 16), out_size=turn.random.choice((16, 0x110, 0x1010)), mutate=replace)
+    turn.world.note(f"{turn.host.name}: {name_of(op)} with anything in it")
+
+
+# ---- queue pairs ----
+
+
+@move(8)
+def connect(turn: Turn) -> None:
+    """A queue pair on each card, joined (or one on this card alone, joined to itself), up to RTS."""
+    random = turn.random
+    service = random.choice((RC, RC, RC, UC, UD, XRC))
+    ends: list[tuple[Host, int]] = []
+    for host in turn.world.hosts:
+        turn.host = host
+        same = [item.number for item in host.book.items["qp"].values() if item.service == service]
+        broken = [number for number in same if work.state_of(host, number) in (SQER, ERR)]
+        if broken:
+            turn.run(Op.QP_2RST, cmd.Qp2errIn(qpn=random.choice(broken)))
+        ready = [number for number in same if work.state_of(host, number) == RST]
+        number = random.choice(ready) if ready else _create_qp(turn, service)
+        if number is None:
+            return
+        ends.append((host, number))
+    if random.random() < 0.15:
+        ends = [ends[0], ends[0]]
+    for (host, number), (peer, peer_number) in (ends, ends[::-1]):
+        turn.host = host
+        for op in (Op.RST2INIT_QP, Op.INIT2RTR_QP, Op.RTR2RTS_QP):
+            turn.run(op, _transition(turn, number, peer_number, peer.lid))
+        qp = host.book.items["qp"].get(number)
+        if qp is not None and qp.has_rq and random.random() < 0.8:
+            _post_receives(turn, qp, shared=False)
+
+
+def _transition(turn: Turn, number: int, peer_number: int, peer_lid: int) -> Layout:
+    random = turn.random
+    view = cmd.Rst2initQpIn(qpn=number)
+    context: Qpc = view.qpc
+    path = context.primary_address_path
+    path.vhca_port_num = 1
+    path.rlid = peer_lid
+    path.ack_timeout = random.choice((0, 1, 14))
+    context.rre = context.rwe = context.rae = 1
+    context.q_key = 0x1111
+    context.pd = turn.number("pd")
+    counter = turn.pick("q_counter")
+    context.counter_set_id = counter.number if counter is not None else 0
+    # Both sides of a pair must agree, or nothing but errors follows.
+    context.mtu = 3 if random.random() < 0.7 else random.choice((1, 1, 3, 5))
+    context.log_msg_max = random.choice((30, 30, 30, 10, 31))
+    context.remote_qpn = peer_number
+    context.next_rcv_psn = context.next_send_psn = 0xFFFFF0
+    context.log_rra_max = context.log_sra_max = random.choice((0, 2))
+    context.retry_count = context.rnr_retry = random.choice((0, 1, 7))
+    context.min_rnr_nak = 1
+    return view
+
+
+@move(3)
+def transition(turn: Turn) -> None:
+    op = turn.random.choice((
+        Op.RST2INIT_QP, Op.INIT2INIT_QP, Op.INIT2RTR_QP, Op.RTR2RTS_QP, Op.RTS2RTS_QP, Op.SQERR2RTS_QP, Op.SQD_RTS_QP,
+    ))  # fmt: skip
+    peer = turn.pick("qp", turn.host.other)
+    view = _transition(turn, turn.number("qp"), peer.number if peer else 5, turn.host.other.lid)
+    turn.run(op, view)
+
+
+@move(2)
+def break_qp(turn: Turn) -> None:
+    turn.run(turn.random.choice((Op.QP_2ERR, Op.QP_2RST)), cmd.Qp2errIn(qpn=turn.number("qp")))
+
+
+@move(2)
+def multicast(turn: Turn) -> None:
+    op = turn.random.choice((Op.ATTACH_TO_MCG, Op.ATTACH_TO_MCG, Op.DETACH_FROM_MCG))
+    turn.run(op, cmd.AttachToMcgIn(qpn=turn.number("qp"), multicast_gid=turn.random.choice(GROUPS)))
+
+
+@move(30)
+def post_send(turn: Turn) -> None:
+    ready = [item for item in turn.host.book.items["qp"].values() if item.has_sq]
+    if not ready:
+        return
+    live = [item for item in ready if work.state_of(turn.host, item.number) == RTS]
+    qp = turn.random.choice(live if live and turn.random.random() < 0.9 else ready)
+    for _ in range(turn.random.choice((1, 1, 2, 8))):
+        wqe = work.send_wqe(turn, qp)
+        if len(wqe) // 64 > work.room(turn.host, qp) and not turn.wrong():
+            break
+        if turn.wrong():
+            wqe = spoil_bytes(turn.random, wqe)
+        work.put_wqe(turn.host, qp, wqe)
+    posted = qp.sq_posted if not turn.wrong() else turn.random.getrandbits(16)
+    turn.host.memory.poke(qp.dbr + 4, (posted & 0xFFFF).to_bytes(4, "big"))
+    qp.sq_posted = posted
+    turn.host.doorbell(turn.random.choice((0x800, 0x900)), 0, qp.number << 8)
+    turn.world.note(f"{turn.host.name}: posted {wqe[:16].hex()} on {qp.number:#x} (service {qp.service})")
+
+
+@move(9)
+def post_receive(turn: Turn) -> None:
+    kind = turn.random.choice(("qp", "qp", "srq"))
+    item = turn.pick(kind)
+    if item is None or (kind == "qp" and not item.has_rq):
+        return
+    _post_receives(turn, item, shared=kind == "srq")
+
+
+def _post_receives(turn: Turn, item: Item, shared: bool) -> None:
+    for _ in range(turn.random.choice((1, 4, 16))):
+        work.put_receive(turn, item, shared)
+    posted = item.posted if not turn.wrong() else turn.random.getrandbits(16)
+    turn.host.memory.poke(item.dbr, (posted & 0xFFFF).to_bytes(4, "big"))
+    item.posted = posted
+
+
+@move(9)
+def poll_cq(turn: Turn) -> None:
+    """Consume what is there, arm or not."""
+    items = list(turn.host.book.items["cq"].values())
+    for item in items if turn.random.random() < 0.7 else items[:1]:
+        _poll_cq(turn, item)
+
+
+def _poll_cq(turn: Turn, item: Item) -> None:
+    cq = turn.host.board.firmware.hca.cqs.get(item.number)  # type: ignore[attr-defined]
+    consumer = cq.producer if cq is not None and not turn.wrong() else turn.random.getrandbits(24)
+    turn.host.memory.poke(item.dbr, (consumer & 0xFFFFFF).to_bytes(4, "big"))
+    if turn.random.random() < 0.7:
+        turn.host.doorbell(0x20, turn.random.randrange(2) << 24 | consumer & 0xFFFFFF, item.number)
+
+
+@move(7)
+def poll_eq(turn: Turn) -> None:
+    for item in list(turn.host.book.items["eq"].values()):
+        _poll_eq(turn, item)
+
+
+def _poll_eq(turn: Turn, item: Item) -> None:
+    eq = turn.host.board.firmware.hca.eqs.get(item.number)  # type: ignore[attr-defined]
+    consumer = eq.producer if eq is not None and not turn.wrong() else turn.random.getrandbits(24)
+    turn.host.doorbell(turn.random.choice((0x40, 0x48)), item.number << 24 | consumer & 0xFFFFFF)
+
+
+@move(2)
+def srq_limit(turn: Turn) -> None:
+    item = turn.pick("srq")
+    if item is None:
+        return
+    if item.service == 1:
+        turn.run(Op.ARM_XRC_SRQ, cmd.ArmXrcSrqIn(xrc_srqn=item.number, lwm=1), op_mod=1)
+    else:
+        view = cmd.ModifyRmpIn(rmp_state=1, rmpn=item.number)
+        view.bitmask.lwm = 1
+        view.ctx.wq.lwm = 1
+        turn.run(Op.MODIFY_RMP, view)
+
+
+# ---- the outside ----
+
+
+@move(12)
+def deliver(turn: Turn) -> None:
+    turn.world.deliver(turn.random.choice((1, 3, 20)))
+
+
+@move(12)
+def settle(turn: Turn) -> None:
+    turn.world.settle()
+
+
+@move(6)
+def mischief_on_the_wire(turn: Turn) -> None:
+    """Spoil what is under way, or send something like what was sent before."""
+    world, random = turn.world, turn.random
+    keys = [item.key for host in world.hosts for item in host.book.items["mkey"].values()]
+    qpns = [number for host in world.hosts for number in host.book.items["qp"]]
+    if world.wire and random.random() < 0.5:
+        at = random.randrange(len(world.wire))
+        target, packet = world.wire[at]
+        del world.wire[at]
+        for item in spoil_packet(random, packet, keys, qpns):
+            world.wire.insert(min(len(world.wire), at + random.choice((0, 0, 3))), (target, item))
+    elif world.last:
+        packet = random.choice(world.last)
+        for item in spoil_packet(random, packet, keys, qpns):
+            world.wire.append((random.choice(world.hosts), item))
+    world.note("mischief on the wire")
+
+
+@move(6)
+def time(turn: Turn) -> None:
+    span = turn.random.choice((1, 1000, 2_000_000, 60_000_000, 300_000_000, 20_000_000_000))
+    turn.world.pass_time(span, turn.random.choice((1, 4, 40)))
+    turn.world.note(f"{span} ns pass")
+
+
+@move(2)
+def odd_timer(turn: Turn) -> None:
+    """Timers are asked for although nothing is due, or long after."""
+    turn.world.clock.advance(turn.random.choice((0, 1)))
+    turn.host.board.run_timers(turn.world.clock.now_ns())
+
+
+@move(2)
+def manage(turn: Turn) -> None:
+    """MADs from the host: sensible ones, spoilt ones, all classes."""
+    random = turn.random
+    info = PortInfo(lid=turn.host.lid, sm_lid=1, gid_prefix=0xFE80 << 48, lmc=random.choice((0, 0, 1, 7)),
+                    port_state=random.choice((0, 0, 1, 3, 4)), subnet_timeout=18)  # fmt: skip
+    mad = Smp(
+        base_version=1,
+        mgmt_class=random.choice((0x01, 0x81, 0x04, 0x03, 0x32)),
+        class_version=1,
+        method=random.choice((madwire.METHOD_GET, madwire.METHOD_SET)),
+        attr_id=random.choice((0x10, 0x11, 0x12, smp.GUID_INFO, smp.PORT_INFO, smp.P_KEY_TABLE, 0x17, 0x18, 0x1D)),
+        attr_mod=random.choice((0, 0, 1, 0x10000, wild_word(random))),
+        data=info.to_bytes() if random.random() < 0.6 else random.randbytes(64),
+    ).to_bytes()
+    if turn.wrong():
+        mad = spoil_bytes(random, mad)
+    turn.run(Op.MAD_IFC, cmd.MadIfcIn(port=1, mad=mad), op_mod=random.choice((0, 1)))
+
+
+@move(2)
+def repair_port(turn: Turn) -> None:
+    turn.host.link_up()
+
+
+@move(1)
+def link_flap(turn: Turn) -> None:
+    turn.host.set_link(not turn.host.link)
+    turn.world.note(f"{turn.host.name}: link {'up' if turn.host.link else 'down'}")
+
+
+@move(1)
+def reset(turn: Turn) -> None:
+    if turn.random.random() < 0.8:
+        return
+    turn.host.board.reset("fuzz")
+    turn.host.probe()
+    turn.world.note(f"{turn.host.name}: reset")
+    furnish(turn)
+
+
+@move(2)
+def start_again(turn: Turn) -> None:
+    host = turn.host
+    if not host.book.items["uar"]:
+        host.probe()
+        furnish(turn)
+    elif host.uar not in host.book.items["uar"]:
+        host.uar = turn.number("uar")
+
+
+def furnish(turn: Turn) -> None:
+    """What a driver has after its start."""
+    bad, turn.bad = turn.bad, 0.0
+    create_eq(turn)
+    turn.run(Op.ALLOC_PD)
+    turn.run(Op.ALLOC_Q_COUNTER)
+    turn.run(Op.ALLOC_XRCD)
+    for make in (create_cq, create_cq, create_mkey, create_mkey, create_mkey, create_mkey, create_srq, create_srq):
+        make(turn)
+    turn.bad = bad
+
+
+@move(2)
+def registers(turn: Turn) -> None:
+    """Stores anywhere in the BAR but to the command doorbell and its queue's address."""
+    random = turn.random
+    for _ in range(random.choice((1, 4))):
+        page = random.choice((turn.host.uar, turn.host.uar, random.randrange(8192)))
+        offset = page * PAGE + random.choice((0x20, 0x24, 0x40, 0x48, 0x800, 0x804, 0x900, random.randrange(PAGE)))
+        if not 0x0C <= offset <= 0x20:
+            turn.host.bar_write(offset, random.randbytes(random.choice((1, 2, 4, 8, 64))))
+        turn.host.board.bar0.read(offset, random.choice((1, 4, 8)))
+
+
+@move(8)
+def lost_records(turn: Turn) -> None:
+    """A doorbell record gets any value."""
+    if not turn.wrong():
+        return
+    kind = turn.random.choice(("qp", "srq", "cq"))
+    item = turn.pick(kind)
+    if item is not None:
+        turn.host.memory.poke(item.dbr, turn.random.randbytes(8))
+
+
+__all__ = ["MOVES", "Turn", "furnish"]
