@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from firmware import commands
 from firmware.agents import Agents
 from firmware.hca import EVENT_COMMAND, Hca
-from firmware.queues import cq_doorbell, eq_doorbell, post_event
+from firmware.queues import RecordlessSendQueue, cq_doorbell, eq_doorbell, post_event
 from firmware.transport.engine import doorbell, packet_in
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
@@ -98,6 +98,8 @@ class Kernel:
             hca.count["sq_doorbell_unknown"] += 1
             return
         hca.count["sq_doorbells"] += 1
+        if type(qp.sq) is RecordlessSendQueue:
+            qp.sq.rung(event.opmod_idx_opcode, event.qpn_ds)
         doorbell(hca, qp)
 
     def _cq_doorbell(self, event: CqDoorbell) -> None:

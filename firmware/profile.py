@@ -13,12 +13,20 @@ from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
 from vhca.hw.hardware import BoardInfo
 from vhca.layout import Layout
 from vhca.wire.connectx.caps import CapType, CmdHcaCap
-from vhca.wire.connectx.caps_groups import AtomicCaps, DeviceMemCap, OdpCap, OdpPerTransportServiceCap, OdpSchemeCap
+from vhca.wire.connectx.caps_groups import (
+    AtomicCaps,
+    CmdHcaCap2,
+    DeviceMemCap,
+    OdpCap,
+    OdpPerTransportServiceCap,
+    OdpSchemeCap,
+)
 
 GROUP_GENERAL = 0
 GROUP_PAGING = 2
 GROUP_ATOMIC = 3
 GROUP_DEVICE_MEMORY = 0xF
+GROUP_GENERAL_2 = 0x20
 BLOCK_BYTES = 4096
 KNOWN_GROUPS: Final = frozenset(int(group) for group in CapType)
 
@@ -30,6 +38,7 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "imaicl": 1,
         "atomic": 1,
         "device_memory": 1,
+        "hca_cap_2": 1,
         "sctr_data_cqe": 1,
         "cqe_128_always": 1,
         "log_max_uctx": 8,
@@ -51,6 +60,15 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "umr_extended_translation_offset": 1,
         "fixed_buffer_size": 1,
         "null_mkey": 1,
+    }
+)
+
+# The second general group.
+GENERAL_2: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        # Send queues without a doorbell record.
+        "send_dbr_mode_no_dbr_ext": 1,
+        "log_max_send_dbr_less_qp_sq": 15,
     }
 )
 
@@ -81,6 +99,7 @@ class Capabilities:
         for name, value in (ATOMIC_CAPS_FULL if self._general_max.atomic else ATOMIC_CAPS_MIN).items():
             setattr(self._atomic_max, name, value)
         self._paging_max = _paging() if self._general_max.pg else OdpCap()
+        self.general_2 = CmdHcaCap2(**GENERAL_2) if self._general_max.hca_cap_2 else CmdHcaCap2()
         self.device_memory = _device_memory(info) if self._general_max.device_memory else DeviceMemCap()
         self.restore()
 
@@ -103,6 +122,8 @@ class Capabilities:
             view = self.paging if current else self._paging_max
         elif group == GROUP_DEVICE_MEMORY:
             view = self.device_memory
+        elif group == GROUP_GENERAL_2:
+            view = self.general_2
         elif group in KNOWN_GROUPS:
             # User space asks without looking at the announcement first: nothing of the group is there.
             return bytes(BLOCK_BYTES)

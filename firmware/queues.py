@@ -134,6 +134,31 @@ class SendQueue:
         self.chunk_first = self.chunk_end = 0
 
 
+class RecordlessSendQueue(SendQueue):
+    """A send queue without a doorbell record: the doorbell itself says how far the host has come."""
+
+    __slots__ = ("posted",)
+
+    def __init__(self, buffer: QueueBuffer, base: int, log_size: int) -> None:
+        super().__init__(buffer, base, log_size, 0)
+        self.posted = 0
+
+    def rung(self, opmod_idx_opcode: int, qpn_ds: int) -> None:
+        """A doorbell: index and 16-byte units of the last WQE that was posted."""
+        self.posted = (opmod_idx_opcode >> 8) + ((qpn_ds & 0x3F) + 3 >> 2) & 0xFFFF
+
+    def refresh(self, memory: Memory) -> int:
+        """Count the blocks that wait by the last doorbell. More than the ring holds is cut to the ring."""
+        waiting = min((self.posted - self.consumer) & 0xFFFF, 1 << self.log_size)
+        self.producer = self.consumer + waiting
+        return waiting
+
+    def reset(self) -> None:
+        """Back to empty (2RST)."""
+        super().reset()
+        self.posted = 0
+
+
 class RecvQueue:
     """Receive queue of one QP: a ring of strides; `consumer` counts WQEs taken."""
 
@@ -359,6 +384,7 @@ __all__ = [
     "CQ_SYNDROME_OVERRUN",
     "DmaWrite",
     "QueueBuffer",
+    "RecordlessSendQueue",
     "RecvQueue",
     "RecvWqe",
     "SendQueue",

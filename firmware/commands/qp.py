@@ -5,7 +5,7 @@ from firmware.commands.resources import allocate, find, free
 from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import Cq, MulticastGroup, Srq
-from firmware.queues import RecvQueue, SendQueue
+from firmware.queues import RecordlessSendQueue, RecvQueue, SendQueue
 from firmware.transport import state
 from firmware.transport.qp import (
     ST_QP0,
@@ -31,6 +31,8 @@ SQ_BLOCK_BYTES = 64
 # qpc.cs_res; cs_req has the same in both halves of the byte.
 SCATTER_32 = 1
 SCATTER_64 = 2
+# qpc.send_dbr_mode
+DOORBELL_WITHOUT_RECORD = 1
 
 
 @command(Op.CREATE_QP, cmd.CreateQpIn)
@@ -87,6 +89,12 @@ def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> N
             refuse(Status.BAD_PARAM, "qpc.cs_res, cs_req: scatter to CQE is not advertised")
         if context.cs_res not in (0, SCATTER_32, SCATTER_64) or context.cs_req not in (0, 0x11, 0x22):
             refuse(Status.BAD_PARAM, "qpc.cs_res, cs_req: no such mode")
+    if context.send_dbr_mode:
+        more = hca.capabilities.general_2
+        if context.send_dbr_mode != DOORBELL_WITHOUT_RECORD or not more.send_dbr_mode_no_dbr_ext:
+            refuse(Status.BAD_PARAM, "qpc.send_dbr_mode: not advertised")
+        if context.log_sq_size > more.log_max_send_dbr_less_qp_sq:
+            refuse(Status.LIM_ERR, "qpc.log_sq_size exceeds log_max_send_dbr_less_qp_sq")
     if context.st == ST_XRC:
         find(hca.xrcds, context.xrcd, request.uid)
 
@@ -109,7 +117,11 @@ def _attach_queues(hca: Hca, qp: Qp, request: Command[cmd.CreateQpIn]) -> Srq | 
         if rq_bytes:
             qp.rq = RecvQueue(buffer, context.log_rq_size, log_stride, record)
         if sq_bytes:
-            qp.sq = SendQueue(buffer, rq_bytes, context.log_sq_size, record)
+            qp.sq = (
+                RecordlessSendQueue(buffer, rq_bytes, context.log_sq_size)
+                if context.send_dbr_mode
+                else SendQueue(buffer, rq_bytes, context.log_sq_size, record)
+            )
     if context.rq_type == RQ_SRQ and qp.service != ST_XRC:
         return find(hca.srqs, context.srqn_rmpn_xrqn, request.uid)
     return None

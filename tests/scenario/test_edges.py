@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from firmware.queues import QueueBuffer, RecordlessSendQueue
+from firmware.transport import engine
 from firmware.transport.qp import RTR, SQER
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, CompletionQueue, End, World, pair
 from vhca.wire.connectx.cmd import Op
@@ -331,3 +333,17 @@ def test_more_datagrams_than_a_step_takes_go_on_in_the_next() -> None:
     assert 0 < len(world.queue) < 200
     world.settle()
     assert len(cq.poll()) == 200
+
+
+def test_the_doorbell_alone_posts_to_a_queue_without_a_record() -> None:
+    world, a, b = pair()
+    a.qp.sq = RecordlessSendQueue(QueueBuffer([a.sq_addr], 12, 0, 64 << 6), 0, 6)
+    target = b.buffer(64)
+    for turn in range(100):
+        index = a.write(a.buffer(turn.to_bytes(8, "big")), 8, target, world.b.key)
+        assert not a.send_cq.poll()
+        a.qp.sq.rung(index << 8 | WqeOpcode.RDMA_WRITE, a.qpn << 8 | 3)
+        world.a.step(lambda: engine.doorbell(world.a.hca, a.qp))
+        world.settle()
+        assert [c.syndrome for c in a.send_cq.poll()] == [0]
+        assert b.peek(target, 8) == turn.to_bytes(8, "big")

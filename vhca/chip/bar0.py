@@ -20,6 +20,8 @@ PAGE_BYTES: Final = 4096
 CQ_DOORBELL: Final = 0x20
 EQ_DOORBELL_ARM: Final = 0x40
 EQ_DOORBELL: Final = 0x48
+# Doorbells of send queues without a doorbell record
+SQ_RECORDLESS: Final = 0x600
 SQ_REGISTERS: Final = 0x800
 # Each of the four 512-byte send registers has two halves; a doorbell is at the start of a half.
 SQ_HALF_MASK: Final = 0xFF
@@ -85,6 +87,8 @@ class Bar0:
         elif inner in (EQ_DOORBELL_ARM, EQ_DOORBELL) and size >= 4:
             value = int.from_bytes(data[:4], "big")
             self._emit(EqDoorbell(uar, value >> 24, value & 0xFFFFFF, inner == EQ_DOORBELL_ARM))
+        elif SQ_RECORDLESS <= inner < SQ_RECORDLESS + 8:
+            self._wide(offset, inner - SQ_RECORDLESS, uar, data, self._ring_sq)
         else:
             self.ignored_writes += 1
 

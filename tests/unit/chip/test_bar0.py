@@ -28,11 +28,13 @@ def bar() -> tuple[Bar0, list[Event], Registers]:
 def test_doorbells_in_one_store() -> None:
     decoder, events, _ = bar()
     decoder.write(UAR + 0x800, bytes.fromhex("0000010a00004102"))
+    decoder.write(UAR + 0x600, bytes.fromhex("0000020a00004102"))
     decoder.write(UAR + 0x20, bytes.fromhex("1100000700000010"))
     decoder.write(UAR + 0x40, bytes.fromhex("03000005"))
     decoder.write(UAR + 0x48, bytes.fromhex("03000006"))
     assert events == [
         SqDoorbell(16, 0x10A, 0x4102),
+        SqDoorbell(16, 0x20A, 0x4102),
         CqDoorbell(16, 0x11000007, 0x10),
         EqDoorbell(16, 3, 5, True),
         EqDoorbell(16, 3, 6, False),

@@ -1,8 +1,9 @@
-"""Sizes of completion entries, and which data a queue pair may have in them."""
+"""What queues may be created with: sizes of completion entries, data in them, doorbells without records."""
 
 import pytest
 
 from firmware.kernel import Kernel
+from firmware.queues import RecordlessSendQueue
 from tests.support.driver import CommandFailed, Driver
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -25,7 +26,7 @@ def create_cq(driver: Driver, cqe_sz: int) -> int:
     return cmd.CreateCqOut.from_bytes(out).cqn
 
 
-def create_qp(driver: Driver, cqn: int, cs_res: int, cs_req: int) -> int:
+def create_qp(driver: Driver, cqn: int, cs_res: int = 0, cs_req: int = 0, **fields: int) -> int:
     view = cmd.CreateQpIn()
     view.qpc.pd = cmd.AllocPdOut.from_bytes(driver.run(Op.ALLOC_PD)).pd
     view.qpc.uar_page = driver.uar
@@ -33,6 +34,8 @@ def create_qp(driver: Driver, cqn: int, cs_res: int, cs_req: int) -> int:
     view.qpc.log_rq_size = 2
     view.qpc.cqn_snd = view.qpc.cqn_rcv = cqn
     view.qpc.cs_res, view.qpc.cs_req = cs_res, cs_req
+    for name, value in fields.items():
+        setattr(view.qpc, name, value)
     out = driver.run(Op.CREATE_QP, view, driver.pages(driver.alloc(4096), 4096))
     return cmd.CreateQpOut.from_bytes(out).qpn
 
@@ -67,4 +70,28 @@ def test_other_modes_are_refused(driver: Driver, cs_res: int, cs_req: int) -> No
     cqn = create_cq(driver, 1)
     with pytest.raises(CommandFailed) as error:
         create_qp(driver, cqn, cs_res, cs_req)
+    assert error.value.status == Status.BAD_PARAM
+
+
+def test_a_send_queue_without_a_doorbell_record(driver: Driver) -> None:
+    qpn = create_qp(driver, create_cq(driver, 0), send_dbr_mode=1)
+    assert isinstance(driver.board.firmware, Kernel)
+    qp = driver.board.firmware.hca.qps.get(qpn)
+    assert qp is not None
+    assert isinstance(qp.sq, RecordlessSendQueue)
+    # The last WQE began at block 3 and has 5 units, which is two blocks.
+    driver.bar_write((driver.uar << 12) + 0x600, (3 << 8 | 0xA).to_bytes(4, "big") + (qpn << 8 | 5).to_bytes(4, "big"))
+    assert qp.sq.refresh(driver.memory) == 4
+    assert qp.sq.posted == 5
+    qp.sq.rung(0xFFFF << 8, qpn << 8 | 4)
+    assert qp.sq.posted == 0
+    qp.sq.reset()
+    assert (qp.sq.posted, qp.sq.refresh(driver.memory)) == (0, 0)
+
+
+@pytest.mark.parametrize("fields", [{"send_dbr_mode": 2}, {"send_dbr_mode": 3}])
+def test_other_doorbells_are_refused(driver: Driver, fields: dict[str, int]) -> None:
+    cqn = create_cq(driver, 0)
+    with pytest.raises(CommandFailed) as error:
+        create_qp(driver, cqn, **fields)
     assert error.value.status == Status.BAD_PARAM
