@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LOG_PAGE: Final = 12
 MAX_OUTSTANDING: Final = 1024
+MAX_WAITING: Final = 1 << 16
 # One request asks for so many pages at most; what follows faults again.
 MAX_PAGES: Final = 1 << 12
 MAX_AHEAD_PAGES: Final = 1 << 10
@@ -42,8 +43,11 @@ def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> b
     hca.count["page_faults"] += 1
     if len(faults.outstanding) < MAX_OUTSTANDING:
         _post(hca, wanted)
-    else:
+    elif len(faults.waiting) < MAX_WAITING:
         faults.waiting.append(wanted)
+    else:
+        # A host that answers none of them gets no more.
+        return False
     return True
 
 

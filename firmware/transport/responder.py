@@ -24,7 +24,7 @@ from firmware.transport import completion, paging
 from firmware.transport.port import pkey_at, transmit
 from firmware.transport.psn import HALF, PSN_MASK
 from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
-from firmware.transport.segment import BURST_BYTES, packet_count, well_formed
+from firmware.transport.segment import BURST_BYTES, MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.eqe import EventType
@@ -244,6 +244,8 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     offset = responder.offset
     payload = packet.payload
     size = len(payload)
+    if offset + size > MESSAGE_BYTES_MAX:
+        raise RequestError(NAK_INVALID_REQUEST, "no message is longer than 2**31 bytes", completion.LOCAL_LENGTH)
     inline = b""
     try:
         pd = recv.srq.pd if recv.srq is not None else None

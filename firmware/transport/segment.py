@@ -9,6 +9,7 @@ from typing import Final
 from vhca.wire.packet import Packet
 
 BURST_BYTES: Final = 256 << 10
+MESSAGE_BYTES_MAX: Final = 1 << 31
 
 
 def packet_count(length: int, log_mtu: int) -> int:

@@ -8,7 +8,7 @@ from firmware.queues import take_receive
 from firmware.transport import completion
 from firmware.transport.psn import PSN_MASK
 from firmware.transport.qp import Qp, Responder
-from firmware.transport.segment import well_formed
+from firmware.transport.segment import MESSAGE_BYTES_MAX, well_formed
 from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
 from vhca.wire.packet import SEND, WRITE, Packet
@@ -67,6 +67,8 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             raise Dropped("rx_drop_no_receive")
         responder.recv = recv
     payload = packet.payload
+    if responder.offset + len(payload) > MESSAGE_BYTES_MAX:
+        raise Dropped("rx_drop_too_long")
     inline = b""
     try:
         pd = recv.srq.pd if recv.srq is not None else None

@@ -178,6 +178,15 @@ def create_mkey(turn: Turn) -> None:
         turn.host.memory.poke(addr, random.randbytes(16) * (len(pages) * PAGE // 128))
         context.start_addr = addr + random.choice((0, 0, 64, 4095)) if mode == 0 or random.random() < 0.7 else 0
         context.len = size
+        if mode == 1 and random.random() < 0.25:
+            # Large for its memory: the same pages again and again.
+            pages = pages * random.choice((8, 100))
+            context.len = len(pages) // 8 * PAGE - PAGE
+        if mode == 1 and random.random() < 0.15:
+            # Pages that are not all present.
+            view.pg_access = 1
+            entries = [int.from_bytes(pages[at : at + 8], "big") for at in range(0, len(pages), 8)]
+            pages = b"".join((entry | random.choice((0, 3, 3))).to_bytes(8, "big") for entry in entries)
         if mode == 1:
             view.translations_octword_actual_size = (len(pages) // 8 + 1) // 2
             context.translations_octword_size = (len(pages) // 8 + 1) // 2 + random.choice((0, 4))
@@ -296,6 +305,16 @@ def device_memory(turn: Turn) -> None:
         context.pd, context.start_addr, context.len = turn.number("pd"), item.number, item.length
         context.lr = context.lw = context.rr = context.rw = context.a = 1
         turn.run(Op.CREATE_MKEY, key)
+
+
+@move(3)
+def answer_page_fault(turn: Turn) -> None:
+    faults = turn.host.board.firmware.hca.page_faults  # type: ignore[attr-defined]
+    token = next(iter(faults.outstanding), 7)
+    view = cmd.PageFaultResumeIn(
+        error=int(turn.random.random() < 0.3), fault_token_47_32=token >> 32, fault_token_31_0=token & 0xFFFFFFFF
+    )
+    turn.run(Op.PAGE_FAULT_RESUME, view)
 
 
 @move(6)

@@ -18,6 +18,7 @@ from random import Random
 from tests.fuzz.moves import MOVES, Turn, connect, furnish
 from tests.fuzz.watch import Violation
 from tests.fuzz.world import NoMemory, World
+from vhca.wire.ib import split
 
 STEPS = 250
 # Generous: the machine may be busy with other things.
@@ -73,6 +74,9 @@ def play(seed: str, steps: list[int], totals: Totals | None = None) -> Failure |
     except Exception as error:
         return Failure(seed, [], f"bring-up: {type(error).__name__}: {error}", [traceback.format_exc()], [])
     bad = bad_share(seed)
+    if Random(f"{seed}/cut").random() < 0.3:
+        # A cable on which packets are seen one by one.
+        world.spoil = split
     done: list[int] = []
     name = ""
     try:

@@ -12,7 +12,7 @@ from firmware.timers import Timer, TimerHeap
 from firmware.transport.completion import FLUSH_BUDGET
 from tests.scenario.test_umr import REGISTER, entries, free_key, register, umr
 from tests.scenario.test_xrc import segment, xrc
-from tests.scenario.world import ALL_RIGHTS, ST_RC, ST_UC, ST_XRC, CompletionQueue, End, World, pair
+from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_XRC, CompletionQueue, End, World, pair
 from vhca.hw.effects import DmaWrite, EntryWrite
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cqe import CqeSyndrome
@@ -169,3 +169,23 @@ def test_a_message_to_a_destroyed_xrc_queue_completes_nowhere() -> None:
     world.settle()
     assert cq.poll() == []
     assert cq.cq.refs == 0
+
+
+@pytest.mark.parametrize("service", [ST_RC, ST_UC])
+def test_a_message_without_end_ends_at_2_gib(service: int) -> None:
+    world, a, b = pair(service)
+    # Room for 8 GiB: the same buffer again and again.
+    buffer = b.buffer(4096)
+    b.post_recv(sges=[b.sge(buffer, (1 << 31) - 1)] * 3)
+    world.fault = split
+    a.send(a.buffer(2048), 2048)
+    world.deliver(1)
+    assert b.qp.responder.offset == 1024
+    b.qp.responder.offset = (1 << 31) - 1023
+    world.settle()
+    if service == ST_RC:
+        assert [c.syndrome for c in b.recv_cq.poll()] == [CqeSyndrome.LOCAL_LENGTH_ERR]
+        assert b.qp.state == ERR
+    else:
+        assert b.recv_cq.poll() == []
+        assert b.card.hca.count["rx_drop_too_long"] == 1
