@@ -1,4 +1,4 @@
-"""rdma-core's suite on the baseline, in a real guest: the bench gives it all it asks for and tells what happened."""
+"""rdma-core's suite in real guests: the bench gives it all it asks for and tells what happened."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from vhca.lab.conformance import OUTPUT, RECORD
-from vhca.lab.conformance_bench import SOFT_ROCE, Bench
+from vhca.lab.conformance_bench import HCA, SOFT_ROCE, Bench, PassthroughBench
 from vhca.lab.conformance_report import unexplained
 from vhca.lab.conformance_results import PASSED, TIMEOUT, DeviceRun, load, regressions
 
@@ -63,3 +63,19 @@ def test_a_test_that_hangs_costs_only_itself(bench: Bench, monkeypatch: pytest.M
     assert told == {"test_1": PASSED, "test_2": TIMEOUT, "test_3": "crashed", "test_4": PASSED}
     assert "signal 11" in run.tests["tests.test_fork.T.test_3"].gist
     assert "test_2" in run.tests["tests.test_fork.T.test_2"].reason
+
+
+def test_the_card_does_what_is_stored_of_it() -> None:
+    with Bench(HCA) as bench:
+        run = DeviceRun(HCA, {}, {name: bench.run_file(name) for name in ("test_pd", "test_srq", "test_mlx5_uar")})
+    assert run.totals()[PASSED] > 0
+    assert regressions(load(OUTPUT / RECORD)[HCA], run) == []
+    assert unexplained(run) == []
+
+
+def test_user_space_drives_the_card_behind_an_iommu() -> None:
+    with PassthroughBench() as bench:
+        assert not bench.guest.run(["ls", "/sys/class/infiniband"]).stdout.split()
+        file = bench.run_file("test_mlx5_vfio")
+    assert {test.outcome for test in file.tests.values()} == {PASSED}, [test.reason for test in file.tests.values()]
+    assert len(file.tests) == 2

@@ -39,11 +39,13 @@ FAST: Final = {
     "test_cqex": "extended completions, RC, UD and XRC",
     "test_device": "capabilities, port attributes, device memory",
     "test_mlx5_devx": "commands passed through by user space",
+    "test_mlx5_mkey": "keys with gaps and strides, made by work requests",
     "test_mlx5_raw_wqe": "work requests built by hand",
     "test_mr": "registration, re-registration, memory windows, device memory",
     "test_pd": "protection domains",
     "test_qp": "queue pairs of every type and all attributes of modify and query",
     "test_qpex": "every work request through the extended interface",
+    "test_rdmacm": "connections made by the manager over IPoIB's addresses",
     "test_srq": "shared receive queues, limit and resize",
 }
 
@@ -60,7 +62,7 @@ class Settings:
     kernel: str = DEFAULT_SPEC
     output: Path = OUTPUT
     log_dir: Path | None = None
-    test_timeout_s: float = 60.0
+    test_timeout_s: float = 180.0
     seed: str = "0"
     firmware: str = "firmware"
     verbose: bool = False
@@ -100,7 +102,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--kernel", default=DEFAULT_SPEC, metavar="SPEC", help="kernel of the guests")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where page and record are")
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="where console and device logs go, and stay")
-    parser.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="longest time for one test")
+    parser.add_argument("--test-timeout", type=float, default=180.0, metavar="S", help="longest time for one test")
     parser.add_argument("--seed", default="0", help="what the suite's random choices depend on")
     parser.add_argument("--firmware", default="firmware", metavar="NAME", help="package of the card's firmware")
     parser.add_argument("-v", "--verbose", action="store_true", help="print whole tracebacks, not the last line")

@@ -118,7 +118,7 @@ class Bench:
         *,
         kernel: str | Path = DEFAULT_SPEC,
         log_dir: Path | None = None,
-        test_timeout_s: float = 60.0,
+        test_timeout_s: float = 180.0,
         seed: str = "0",
         firmware: str = "firmware",
         progress: Progress | None = None,
