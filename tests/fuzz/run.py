@@ -7,6 +7,7 @@ plays one episode again.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 import time
@@ -15,7 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.fuzz.moves import MOVES, Turn, connect, furnish
+from tests.fuzz.moves import MOVES, Turn, furnish
+from tests.fuzz.traffic import connect
 from tests.fuzz.watch import Violation
 from tests.fuzz.world import NoMemory, World
 from vhca.wire.ib import split
@@ -176,6 +178,8 @@ def campaign(seed: int, seconds: float, totals: Totals, first: int = 0) -> Failu
         if failure is not None:
             return thin_out(failure)
         episode += 1
+        # Worlds refer to themselves: without this they pile up.
+        gc.collect()
     return None
 
 
