@@ -34,9 +34,9 @@ NAK_REMOTE_OPERATION: Final = 0x63
 WITH_COMPLETION: Final = 2
 
 _FATAL: Final = {
-    NAK_INVALID_REQUEST: (completion.REMOTE_INVALID_REQUEST, "req_remote_invalid_request"),
-    NAK_REMOTE_ACCESS: (completion.REMOTE_ACCESS, "req_remote_access_errors"),
-    NAK_REMOTE_OPERATION: (completion.REMOTE_OPERATION, "req_remote_operation_errors"),
+    NAK_INVALID_REQUEST: completion.REMOTE_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS: completion.REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION: completion.REMOTE_OPERATION,
 }
 
 
@@ -88,8 +88,7 @@ def _acknowledge(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: 
         return
     hca.count["rx_naks"] += 1
     if advance(hca, qp, requester, psn) and requester.pending and qp.state == RTS:
-        qp.count(fatal[1])
-        fail_head(hca, qp, fatal[0], "the peer refused the request")
+        fail_head(hca, qp, fatal, "the peer refused the request")
 
 
 def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:

@@ -31,9 +31,31 @@ REMOTE_OPERATION: Final = int(CqeSyndrome.REMOTE_OP_ERR)
 RETRY_EXCEEDED: Final = int(CqeSyndrome.TRANSPORT_RETRY_EXC_ERR)
 RNR_RETRY_EXCEEDED: Final = int(CqeSyndrome.RNR_RETRY_EXC_ERR)
 
+# Counters that an error completion moves beside the sum of all errors.
+_SEND_COUNTERS: Final = {
+    FLUSHED: "req_cqe_flush_error",
+    LOCAL_LENGTH: "req_local_length_error",
+    LOCAL_QP_OPERATION: "local_operation_error",
+    LOCAL_PROTECTION: "req_local_protection",
+    BIND: "req_mw_binding",
+    BAD_RESPONSE: "req_bad_response",
+    REMOTE_INVALID_REQUEST: "req_remote_invalid_request",
+    REMOTE_ACCESS: "req_remote_access_errors",
+    REMOTE_OPERATION: "req_remote_operation_errors",
+    RETRY_EXCEEDED: "req_transport_retries_exceeded",
+    RNR_RETRY_EXCEEDED: "req_rnr_retries_exceeded",
+}
+_RECEIVE_COUNTERS: Final = {
+    FLUSHED: "resp_cqe_flush_error",
+    LOCAL_LENGTH: "resp_local_length_error",
+    LOCAL_QP_OPERATION: "resp_local_qp_error",
+    LOCAL_PROTECTION: "resp_local_protection",
+}
+
 EVENT_CATASTROPHIC: Final = int(EventType.WQ_CATAS_ERROR)
 EVENT_INVALID_REQUEST: Final = int(EventType.WQ_INVAL_REQ_ERROR)
 EVENT_ACCESS_ERROR: Final = int(EventType.WQ_ACCESS_ERROR)
+EVENT_ESTABLISHED: Final = int(EventType.COMM_EST)
 EVENT_LAST_WQE: Final = int(EventType.SRQ_LAST_WQE)
 
 RECEIVED_WRITE_IMM: Final = int(CqeOpcode.RESP_WR_IMM)
@@ -114,10 +136,10 @@ def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor
     """Report a send WQE that ended with an error or was flushed, whether it asked for a completion or not."""
     if syndrome != FLUSHED:
         hca.count[f"send_errors_{syndrome:#04x}"] += 1
-        qp.count("req_cqe_error")
-    else:
-        qp.count("req_cqe_flush_error")
-        qp.count("req_cqe_error")
+    name = _SEND_COUNTERS.get(syndrome)
+    if name is not None:
+        qp.count(name)
+    qp.count("req_cqe_error")
     if qp.send_cq is None:
         return
     user = qp.user_index
@@ -183,10 +205,11 @@ def complete_receive(
 
 def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int = 0) -> None:
     """Report a receive that ended with an error or was flushed."""
-    if syndrome == FLUSHED:
-        qp.count("resp_cqe_flush_error")
-    else:
+    if syndrome != FLUSHED:
         hca.count[f"receive_errors_{syndrome:#04x}"] += 1
+    name = _RECEIVE_COUNTERS.get(syndrome)
+    if name is not None:
+        qp.count(name)
     qp.count("resp_cqe_error")
     cq = _receive_cq(qp, recv.srq)
     if cq is None:

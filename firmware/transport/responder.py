@@ -27,7 +27,6 @@ from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Respo
 from firmware.transport.segment import BURST_BYTES, MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
-from vhca.wire.connectx.eqe import EventType
 from vhca.wire.ib import cut
 from vhca.wire.packet import (
     ACKNOWLEDGE,
@@ -56,7 +55,6 @@ NAK_REMOTE_OPERATION: Final = 0x63
 
 NO_MESSAGE: Final = -1
 READ_BUDGET: Final = 1 << 20
-EVENT_ESTABLISHED: Final = int(EventType.COMM_EST)
 
 _EVENTS: Final = {
     NAK_INVALID_REQUEST: completion.EVENT_INVALID_REQUEST,
@@ -93,7 +91,7 @@ def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
     responder.nak_sent = False
     if qp.state == RTR and not responder.established:
         responder.established = True
-        completion.qp_event(hca, qp, EVENT_ESTABLISHED)
+        completion.qp_event(hca, qp, completion.EVENT_ESTABLISHED)
     op = packet.op
     try:
         if qp.service == ST_XRC:
@@ -439,8 +437,8 @@ def _refuse(hca: "Hca", qp: Qp, responder: Responder, error: RequestError) -> No
     hca.note("request_refused", qpn=qp.handle, nak=error.nak, why=str(error))
     if error.nak == NAK_REMOTE_ACCESS:
         qp.count("resp_remote_access_errors")
-    if error.recv_syndrome == completion.LOCAL_LENGTH:
-        qp.count("resp_local_length_error")
+    elif error.nak == NAK_INVALID_REQUEST:
+        qp.count("resp_remote_invalid_request")
     pump(hca, qp, everything=True)
     transmit(hca, qp.port, _acknowledgement(hca, qp, responder.epsn, error.nak, responder.msn))
     recv = responder.recv

@@ -48,7 +48,6 @@ def go_back(hca: "Hca", qp: Qp) -> None:
     if requester.una >= requester.max_psn:
         return
     if not requester.retries_left:
-        qp.count("req_transport_retries_exceeded")
         fail_head(hca, qp, completion.RETRY_EXCEEDED, "the transport retries are used up")
         return
     requester.retries_left -= 1
@@ -76,7 +75,8 @@ def ack_timeout(hca: "Hca", qp: Qp) -> None:
         # It is this side that keeps the peer waiting.
         hca.timers.arm(requester.ack_timer, hca.now_ns + requester.timeout_ns)
         return
-    qp.count("local_ack_timeout_err")
+    if requester.retries_left:
+        qp.count("local_ack_timeout_err")
     requester.rewound_at = -1
     go_back(hca, qp)
 
@@ -88,11 +88,10 @@ def receiver_not_ready(hca: "Hca", qp: Qp, code: int) -> None:
         return
     if requester.rnr_retry != INFINITE:
         if not requester.rnr_left:
-            qp.count("rnr_nak_retry_err")
-            qp.count("req_rnr_retries_exceeded")
             fail_head(hca, qp, completion.RNR_RETRY_EXCEEDED, "the peer had no receive for too long")
             return
         requester.rnr_left -= 1
+    qp.count("rnr_nak_retry_err")
     requester.rnr_waiting = True
     if requester.ack_timer is not None:
         hca.timers.cancel(requester.ack_timer)

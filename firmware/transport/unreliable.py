@@ -7,7 +7,7 @@ from firmware.objects import REMOTE_WRITE
 from firmware.queues import take_receive
 from firmware.transport import completion
 from firmware.transport.psn import PSN_MASK
-from firmware.transport.qp import Qp, Responder
+from firmware.transport.qp import RTR, Qp, Responder
 from firmware.transport.segment import MESSAGE_BYTES_MAX, well_formed
 from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
@@ -26,6 +26,9 @@ class Dropped(Exception):
 def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
     """A request packet or burst of an unreliable connection."""
     responder = qp.responder
+    if qp.state == RTR and not responder.established:
+        responder.established = True
+        completion.qp_event(hca, qp, completion.EVENT_ESTABLISHED)
     try:
         _check(responder, packet)
         if packet.op == SEND:

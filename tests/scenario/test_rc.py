@@ -8,7 +8,7 @@ import pytest
 from firmware.objects import LOCAL_READ, LOCAL_WRITE, Pd
 from firmware.queues import eq_doorbell
 from firmware.transport.state import live_context
-from tests.scenario.world import ALL_RIGHTS, ERR, RTS, ST_RC, End, SharedQueue, World, pair
+from tests.scenario.world import ALL_RIGHTS, ERR, FOREVER_NS, RTS, ST_RC, End, SharedQueue, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
@@ -621,3 +621,59 @@ def test_burst_whose_first_packets_are_known_is_cut() -> None:
     assert b.peek(target, 4096) == b"A" * 2048 + b"B" * 2048
     assert "psn=0xfffff3" in world.ladder[-1]
     assert "ACK" in world.ladder[-1]
+
+
+def counters(end: End) -> dict[str, int]:
+    return {name: value for name, value in end.counter.values.items() if value}
+
+
+def test_counters_of_a_peer_without_receives() -> None:
+    """Each RNR NAK that leads to another try is counted, the one that ends the trying is not."""
+    world, a, b = pair(rnr_retry=2)
+    a.send(a.buffer(8), 8)
+    world.pass_time(FOREVER_NS)
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.RNR_RETRY_EXC_ERR]
+    assert counters(a) == {"rnr_nak_retry_err": 2, "req_rnr_retries_exceeded": 1, "req_cqe_error": 1}
+    assert b.counter.values["out_of_buffer"] == 3
+
+
+def test_counters_of_a_silent_peer() -> None:
+    world, a, _ = pair(retry_count=2)
+    world.fault = lambda packet: []
+    a.write(a.buffer(8), 8, 0, 0)
+    a.write(a.buffer(8), 8, 0, 0)
+    world.pass_time(FOREVER_NS)
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR, CqeSyndrome.WR_FLUSH_ERR]
+    assert counters(a) == {
+        "local_ack_timeout_err": 2,
+        "req_transport_retries_exceeded": 1,
+        "req_cqe_error": 2,
+        "req_cqe_flush_error": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sender", "receiver"),
+    [
+        ("local key", "req_local_protection", ""),
+        ("opcode", "local_operation_error", ""),
+        ("remote key", "req_remote_access_errors", "resp_remote_access_errors"),
+        ("right", "req_remote_invalid_request", "resp_remote_invalid_request"),
+        ("long", "req_remote_invalid_request", "resp_local_length_error"),
+        ("receive key", "req_remote_operation_errors", "resp_local_protection"),
+    ],
+)
+def test_each_error_moves_its_counter(mistake: str, sender: str, receiver: str) -> None:
+    world, a, b = pair(rwe=int(mistake != "right"))
+    buffer, target = a.buffer(64), b.buffer(64)
+    b.post_recv(target, 8, key=0x7700 if mistake == "receive key" else None)
+    if mistake == "opcode":
+        a.post(0x7F)
+    elif mistake in ("long", "receive key"):
+        a.send(buffer, 8 if mistake == "receive key" else 16)
+    else:
+        a.write(buffer, 8, target, 0x7700 if mistake == "remote key" else world.b.key,
+                key=0x7700 if mistake == "local key" else None)  # fmt: skip
+    world.settle()
+    assert counters(a) == {sender: 1, "req_cqe_error": 1}
+    assert not receiver or b.counter.values[receiver] == 1

@@ -5,9 +5,10 @@ import os
 import pytest
 
 from firmware.transport.qp import SQER
-from tests.scenario.world import ERR, ST_UC, World, pair
+from tests.scenario.world import ERR, ST_UC, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
+from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.ib import split
 from vhca.wire.packet import Packet
@@ -121,3 +122,17 @@ def test_after_a_send_error_and_its_recovery_messages_go_on() -> None:
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
     assert [c.size for c in b.recv_cq.poll()] == [3000]
     assert b.peek(place, 3000) == content
+
+
+def test_the_first_message_establishes_the_connection_of_a_receiver() -> None:
+    world = World()
+    a, b = End(world.a, ST_UC), End(world.b, ST_UC)
+    a.connect(b)
+    b.to_init()
+    b.to_rtr(a)
+    for _ in range(2):
+        b.post_recv(b.buffer(8), 8)
+        a.send(a.buffer(8), 8)
+    world.settle()
+    assert world.b.events() == [(EventType.COMM_EST, b.qpn)]
+    assert len(b.recv_cq.poll()) == 2
