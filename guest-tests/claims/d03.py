@@ -38,9 +38,6 @@ def exchange(end, other, text):
 
 def main():
     peer = Peer(arguments())
-    for path in (READY, GO, DONE):
-        if os.path.exists(path):
-            os.unlink(path)
     end = Endpoint(channel=True)
     other = peer.swap(**end.card())
     end.connect(other)

@@ -72,7 +72,7 @@ def b03(bench: Bench) -> Verdict:
         Fault("drop", match=reliable, probability=0.05),
         Fault("reorder", match=reliable, probability=0.05),
         Fault("duplicate", match=reliable, probability=0.05),
-        Fault("corrupt", match=reliable, probability=0.02),
+        Fault("corrupt", match=reliable, probability=0.04),
     ]
     with counted(bench, 1) as moved, disturb(bench, 1, faults, toward_card=False) as traffic:
         g0, g1 = bench.both("claims/b03.py", "claims/b03.py", timeout_s=300)

@@ -151,12 +151,12 @@ def b14(bench: Bench) -> Verdict:
         )
         for way, seen in rounds.items():
             found.check(
-                f"{service}: the send fails, later ones are flushed",
+                f"{service}: the send fails, later ones are flushed (way back: {way})",
                 [*seen["first"], *seen["flushed"]] == [[1, "LOC_PROT_ERR"], [2, "WR_FLUSH_ERR"], [3, "WR_FLUSH_ERR"]],
                 f"{service}: {seen['first']} {seen['flushed']}",
             )
             found.check(
-                f"{service}: receives go on",
+                f"{service}: receives go on (way back: {way})",
                 others[way]["sent"] == "SUCCESS" and seen["received"] == [[100, "SUCCESS"]],
                 f"{service}: peer's send {others[way]['sent']}, receive {seen['received']}",
             )

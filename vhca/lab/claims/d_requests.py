@@ -84,6 +84,7 @@ def d03(bench: Bench) -> Verdict:
             bench.guest(0).qmp("cont")
         bench.record("QEMU of g0", "stop; 50 writes and reads by g1; query-status; cont", status)
 
+    bench.run("rm -f /tmp/d03.*", guest=1, quiet=True)  # what an earlier run may have left
     g0, g1 = bench.both("claims/d03.py", "claims/d03.py", timeout_s=240, while_running=stop_target)
     found = Findings()
     found.check("writes and reads complete at the requester", not g1["bad"], str(g1["bad"]))
