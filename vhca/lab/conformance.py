@@ -66,10 +66,11 @@ class Settings:
     seed: str = "0"
     firmware: str = "firmware"
     verbose: bool = False
+    update: bool = False
 
     @property
     def partial(self) -> bool:
-        """Does it run less than everything?  Then nothing is written."""
+        """Does it run less than everything?  Then nothing is written, unless ``update``."""
         return bool(self.only or self.matching or self.fast or self.compare)
 
 
@@ -92,12 +93,13 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser = argparse.ArgumentParser(
         prog="python -m vhca.lab.conformance",
         description="Run rdma-core's own test suite in a guest, on the card and on Soft-RoCE.",
-        epilog="A full run writes docs/conformance; with --fast, --only, --matching or --compare nothing is written.",
+        epilog="A full run writes docs/conformance; one with --fast, --only, --matching or --compare does not.",
     )
     parser.add_argument("--device", choices=DEVICES, action="append", help="only this device (default: both)")
     parser.add_argument("--only", metavar="FILE", action="append", default=[], help="only this file, such as test_mr")
     parser.add_argument("--matching", metavar="TEXT", default="", help="only tests whose id contains TEXT")
     parser.add_argument("--fast", action="store_true", help="only the files chosen for every change, on the card only")
+    parser.add_argument("--update", action="store_true", help="with --only or --fast: store what these files gave")
     parser.add_argument("--compare", action="store_true", help="fail on anything worse than the stored outcomes")
     parser.add_argument("--kernel", default=DEFAULT_SPEC, metavar="SPEC", help="kernel of the guests")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where page and record are")
@@ -107,6 +109,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--firmware", default="firmware", metavar="NAME", help="package of the card's firmware")
     parser.add_argument("-v", "--verbose", action="store_true", help="print whole tracebacks, not the last line")
     options = parser.parse_args(arguments)
+    if options.update and (options.matching or options.compare):
+        parser.error("--update stores whole files: it does not go with --matching or --compare")
     devices = tuple(options.device or ((HCA,) if options.fast else DEVICES))
     return Settings(
         devices,
@@ -121,6 +125,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         options.seed,
         options.firmware,
         options.verbose,
+        options.update,
     )
 
 
@@ -200,9 +205,14 @@ def run_files(
 
 
 def write(settings: Settings, runs: dict[str, DeviceRun]) -> None:
-    """Write page and record; a device that was not run keeps what is stored of it."""
+    """Write page and record; a device or a file that was not run keeps what is stored of it."""
     settings.output.mkdir(parents=True, exist_ok=True)
-    merged = {**load(settings.output / RECORD), **runs}
+    stored = load(settings.output / RECORD)
+    merged = {**stored, **runs}
+    if settings.partial:
+        for device, run in runs.items():
+            before = stored.get(device, DeviceRun(device)).files
+            merged[device] = DeviceRun(device, run.about, {**before, **run.files})
     ordered = [merged[device] for device in DEVICES if device in merged]
     (settings.output / RECORD).write_text(to_json(ordered), encoding="utf-8")
     (settings.output / PAGE).write_text(markdown(merged), encoding="utf-8")
@@ -244,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (LabError, RecordError) as error:
         print(error, file=sys.stderr)
         return 2
-    if not settings.partial:
+    if settings.update or not settings.partial:
         write(settings, runs)
         say(f"written: {settings.output / PAGE}, {settings.output / RECORD}")
     say(f"{time.monotonic() - started_s:.0f} s")

@@ -165,6 +165,21 @@ def test_writing_keeps_the_device_that_was_not_run(tmp_path: Path) -> None:
     assert "Soft-RoCE" in (tmp_path / "new" / conformance.PAGE).read_text()
 
 
+def test_an_update_keeps_the_files_that_were_not_run(tmp_path: Path) -> None:
+    write(Settings(output=tmp_path), {"hca": device(a=Outcome(PASSED))})
+    other = DeviceRun("hca", {"kernel": "6.20"}, {"test_pd": FileRun("test_pd", {"tests.test_pd.T.b": EFA})})
+    write(Settings(output=tmp_path, only=["test_pd"], update=True), {"hca": other})
+    stored = load(tmp_path / conformance.RECORD)["hca"]
+    assert list(stored.files) == ["test_efadv", "test_pd"]
+    assert stored.about == {"kernel": "6.20"}
+
+
+@pytest.mark.parametrize("other", [["--compare"], ["--matching", "xrc"]])
+def test_an_update_stores_whole_files_only(other: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--only", "test_pd", "--update", *other])
+
+
 # -- inside the guest --------------------------------------------------------------------------------
 
 PARSER = """
