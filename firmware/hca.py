@@ -17,6 +17,7 @@ from firmware.objects import (
     PageFaults,
     Pd,
     QCounter,
+    ReservedQpns,
     Srq,
     Table,
     TransportDomain,
@@ -25,7 +26,7 @@ from firmware.objects import (
     Umem,
     Xrcd,
 )
-from firmware.profile import Capabilities
+from firmware.profile import LOG_RESERVED_QPN_MAX, LOG_RESERVED_QPNS, RESERVED_QPN_FIRST, Capabilities
 from firmware.timers import Timer, TimerHeap
 from firmware.transport.port import Port
 from firmware.transport.qp import Qp
@@ -91,6 +92,9 @@ class Hca:
         self.mkeys: Table[Mkey] = Table("mkey", 0x10, 1 << 20)
         self.srqs: Table[Srq] = Table("srq", 1, 1 << 17)
         self.qps: Table[Qp] = Table("qp", 0x40, 1 << 18)
+        self.reserved_qpns: Table[ReservedQpns] = Table(
+            "reserved_qpns", RESERVED_QPN_FIRST >> LOG_RESERVED_QPNS, 1 << LOG_RESERVED_QPN_MAX - LOG_RESERVED_QPNS
+        )
         self.multicast: dict[bytes, MulticastGroup] = {}
         # (port, 0 or 1) -> the QP that serves QP0 or QP1 of that port
         self.special_qps: dict[tuple[int, int], Qp] = {}
@@ -115,6 +119,7 @@ class Hca:
             self.mkeys,
             self.srqs,
             self.qps,
+            self.reserved_qpns,
         )
         counts = {table.kind: len(table) for table in tables}
         counts["multicast_group"] = len(self.multicast)

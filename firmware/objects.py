@@ -116,6 +116,11 @@ class Umem(HcaObject):
 
 
 @dataclass(slots=True, eq=False)
+class ReservedQpns(HcaObject):
+    """QP numbers that no queue pair of the card will have: number times `RESERVED_QPNS` is the first of them."""
+
+
+@dataclass(slots=True, eq=False)
 class QCounter(HcaObject):
     """Counter set of queue pairs; attribute names are those of query_q_counter_out."""
 

@@ -30,6 +30,12 @@ GROUP_GENERAL_2 = 0x20
 BLOCK_BYTES = 4096
 KNOWN_GROUPS: Final = frozenset(int(group) for group in CapType)
 
+# Type of a general object: a block of QP numbers, out of a range where no queue pair is.
+GENERAL_RESERVED_QPN: Final = 0x2C
+RESERVED_QPN_FIRST: Final = 0x80_0000
+LOG_RESERVED_QPNS: Final = 5
+LOG_RESERVED_QPN_MAX: Final = 16
+
 # What this firmware stands behind today: the smallest useful set and what else works.
 GENERAL: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -39,6 +45,7 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "atomic": 1,
         "device_memory": 1,
         "hca_cap_2": 1,
+        "general_obj_types": 1 << GENERAL_RESERVED_QPN,
         "sctr_data_cqe": 1,
         "cqe_128_always": 1,
         "log_max_uctx": 8,
@@ -69,6 +76,10 @@ GENERAL_2: Final[Mapping[str, int]] = MappingProxyType(
         # Send queues without a doorbell record.
         "send_dbr_mode_no_dbr_ext": 1,
         "log_max_send_dbr_less_qp_sq": 15,
+        # QP numbers for connections that user space makes up itself.
+        "log_max_num_reserved_qpn": LOG_RESERVED_QPN_MAX,
+        "log_reserved_qpn_granularity": LOG_RESERVED_QPNS,
+        "log_reserved_qpn_max_alloc": LOG_RESERVED_QPNS,
     }
 )
 

@@ -88,8 +88,11 @@ class CmdHcaCap2(Layout, size=256):
 
     migratable: int = bits(0x010, 31)
     dp_ordering_force: int = bits(0x010, 23)
+    log_max_num_reserved_qpn: int = bits(0x010, 20, 16)
     query_vuid: int = bits(0x010, 13)
+    log_reserved_qpn_granularity: int = bits(0x010, 12, 8)
     umr_log_entity_size_5: int = bits(0x010, 7)
+    log_reserved_qpn_max_alloc: int = bits(0x010, 4, 0)
     max_reformat_insert_size: int = bits(0x014, 31, 24)
     max_reformat_insert_offset: int = bits(0x014, 23, 16)
     max_reformat_remove_size: int = bits(0x014, 15, 8)

@@ -21,6 +21,8 @@ from vhca.wire.connectx.cmd.devx import (
     CreateUmemOut,
     DestroyUctxIn,
     DestroyUmemIn,
+    GeneralObjectIn,
+    GeneralObjectOut,
 )
 from vhca.wire.connectx.cmd.hca import (
     AccessRegisterIn,
@@ -226,6 +228,8 @@ __all__ = [
     "DetachFromMcgIn",
     "DisableHcaIn",
     "EnableHcaIn",
+    "GeneralObjectIn",
+    "GeneralObjectOut",
     "Init2initQpIn",
     "Init2initQpOut",
     "Init2rtrQpIn",

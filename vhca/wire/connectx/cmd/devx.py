@@ -1,6 +1,9 @@
-"""Commands of user contexts: open and close one, and register memory for its queues."""
+"""Commands of user contexts: open and close one, register memory for its queues, and general objects.
 
-from vhca.layout import Layout, bits, sub
+Of a general object the field `op_mod` is the type.
+"""
+
+from vhca.layout import Layout, bits, sub, u32
 from vhca.wire.connectx.cmd.common import CmdIn, CmdOut
 from vhca.wire.connectx.devx import Uctx, Umem
 
@@ -23,6 +26,23 @@ class DestroyUctxIn(Layout, size=0x10):
     opcode: int = bits(0x000, 31, 16)
     op_mod: int = bits(0x004, 15, 0)
     uid: int = bits(0x008, 15, 0)
+
+
+class GeneralObjectIn(Layout, size=0x10):
+    """Header of the commands on general objects; the object itself follows where there is one."""
+
+    opcode: int = bits(0x000, 31, 16)
+    uid: int = bits(0x000, 15, 0)
+    vhca_tunnel_id: int = bits(0x004, 31, 16)
+    op_mod: int = bits(0x004, 15, 0)
+    obj_id: int = u32(0x008)
+    log_obj_range: int = bits(0x00C, 28, 24)
+
+
+class GeneralObjectOut(CmdOut, size=0x10):
+    """Output of CREATE_GENERAL_OBJECT."""
+
+    obj_id: int = u32(0x008)
 
 
 class CreateUmemIn(CmdIn, size=0x30):

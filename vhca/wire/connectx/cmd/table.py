@@ -20,6 +20,8 @@ from vhca.wire.connectx.cmd.devx import (
     CreateUmemOut,
     DestroyUctxIn,
     DestroyUmemIn,
+    GeneralObjectIn,
+    GeneralObjectOut,
 )
 from vhca.wire.connectx.cmd.hca import (
     AccessRegisterIn,
@@ -228,6 +230,8 @@ LAYOUTS: Final[Mapping[Op, tuple[type[Layout], type[Layout]]]] = MappingProxyTyp
         Op.PAGE_FAULT_RESUME: (PageFaultResumeIn, BareOut),
         Op.CREATE_UMEM: (CreateUmemIn, CreateUmemOut),
         Op.DESTROY_UMEM: (DestroyUmemIn, BareOut),
+        Op.CREATE_GENERAL_OBJECT: (GeneralObjectIn, GeneralObjectOut),
+        Op.DESTROY_GENERAL_OBJECT: (GeneralObjectIn, BareOut),
         Op.ALLOC_MEMIC: (AllocMemicIn, AllocMemicOut),
         Op.DEALLOC_MEMIC: (DeallocMemicIn, BareOut),
         Op.MODIFY_MEMIC: (ModifyMemicIn, ModifyMemicOut),
