@@ -211,8 +211,8 @@ def write(settings: Settings, runs: dict[str, DeviceRun]) -> None:
     merged = {**stored, **runs}
     if settings.partial:
         for device, run in runs.items():
-            before = stored.get(device, DeviceRun(device)).files
-            merged[device] = DeviceRun(device, run.about, {**before, **run.files})
+            before = stored.get(device, DeviceRun(device))
+            merged[device] = DeviceRun(device, run.about or before.about, {**before.files, **run.files})
     ordered = [merged[device] for device in DEVICES if device in merged]
     (settings.output / RECORD).write_text(to_json(ordered), encoding="utf-8")
     (settings.output / PAGE).write_text(markdown(merged), encoding="utf-8")
