@@ -48,6 +48,8 @@ class Item:
     log_page: int = 12
     offset: int = 0
     pd: int = 0
+    starts: set[int] = field(default_factory=set)
+    lengths: set[int] = field(default_factory=set)
     plain: bool = False
     umr: bool = False
     gids: set[bytes] = field(default_factory=set)
@@ -222,6 +224,7 @@ class Book:
         item.plain = bool(
             item.mode <= 1 and not context.free and context.lr and context.lw and context.rr and context.rw
         )
+        item.ranges = ranges
         self.memory.grant(("mkey", item.number), ranges, write=self._may_write(context))
 
     @staticmethod
@@ -238,9 +241,10 @@ class Book:
         ctrl = UmrCtrlSegment.from_bytes(wqe, 16)
         context = Mkc.from_bytes(wqe, UMR_MKEY_AT)
         if item.mode == 0:
-            starts, lengths = {item.start, context.start_addr}, {item.length, context.len}
-            item.start, item.length = context.start_addr, context.len
-            ranges = [(start, length) for start in starts for length in lengths]
+            # Whether this or an earlier request was carried out cannot be known: all combinations may be in force.
+            item.starts |= {item.start, context.start_addr}
+            item.lengths |= {item.length, context.len}
+            ranges = [(start, length) for start in item.starts for length in item.lengths]
             self.memory.grant(("mkey", item.number), ranges, write=True)
             if ctrl.mkey_mask & 1 and context.length64:
                 self.memory.everything = True

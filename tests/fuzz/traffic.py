@@ -16,7 +16,9 @@ from vhca.wire import smp
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.qpc import Qpc
-from vhca.wire.mad import Smp
+from vhca.wire.connectx.registers import RegisterId
+from vhca.wire.mad import PerfMad, Smp
+from vhca.wire.packet import Grh, Packet
 from vhca.wire.smp import PortInfo
 
 RC, UC, UD, XRC = 0, 1, 2, 3
@@ -229,9 +231,65 @@ def odd_timer(turn: Turn) -> None:
 @move(2)
 def manage(turn: Turn) -> None:
     """MADs from the host: sensible ones, spoilt ones, all classes."""
+    turn.run(Op.MAD_IFC, cmd.MadIfcIn(port=1, mad=_mad(turn)), op_mod=turn.random.choice((0, 1)))
+
+
+@move(4)
+def mad_on_the_wire(turn: Turn) -> None:
+    """A manager or another node speaks to QP0 or QP1."""
+    random = turn.random
+    qpn = random.choice((0, 0, 1))
+    packet = Packet(
+        dlid=random.choice((turn.host.lid, turn.host.lid, 0xFFFF, 9)),
+        slid=random.choice((turn.host.other.lid, 0xFFFF)),
+        service=0x60,
+        op=0,
+        dest_qp=qpn,
+        psn=0,
+        payload=_mad(turn),
+        vl=15 if (qpn == 0) != turn.wrong() else 0,
+        qkey=0 if qpn == 0 else 0x80010000,
+        src_qp=random.choice((qpn, 0x55)),
+        grh=random.choice((None, None, Grh(bytes(15) + b"\1", bytes(15) + b"\2"))),
+    )
+    turn.world.wire.append((turn.host, packet))
+    turn.world.note(f"MAD to {turn.host.name}: {packet.payload[:24].hex()}")
+
+
+@move(2)
+def register_access(turn: Turn) -> None:
+    register = turn.random.choice([int(one) for one in RegisterId])
+    content = turn.random.choice((bytes(64), b"\0\1" + bytes(62), turn.random.randbytes(64)))
+    view = cmd.AccessRegisterIn(register_id=register)
+    turn.run(Op.ACCESS_REG, view, content, op_mod=turn.random.randrange(2), out_size=16 + 64)
+
+
+@move(3)
+def lone_pairs(turn: Turn) -> None:
+    """Queue pairs without a partner: datagrams, management, registration."""
+    service = turn.random.choice((UD, 7, 8, 0xC))
+    same = [item.number for item in turn.host.book.items["qp"].values() if item.service == service]
+    number = turn.random.choice(same) if len(same) > 1 else make_qp(turn, service)
+    if number is None:
+        return
+    if work.state_of(turn.host, number) not in (RST, RTS):
+        turn.run(Op.QP_2RST, cmd.Qp2errIn(qpn=number))
+    if work.state_of(turn.host, number) == RST:
+        for op in (Op.RST2INIT_QP, Op.INIT2RTR_QP, Op.RTR2RTS_QP):
+            turn.run(op, _transition(turn, number, 0, 0))
+    qp = turn.host.book.items["qp"].get(number)
+    if qp is not None and qp.has_rq:
+        _post_receives(turn, qp, shared=False)
+
+
+def _mad(turn: Turn) -> bytes:
     random = turn.random
     info = PortInfo(lid=turn.host.lid, sm_lid=1, gid_prefix=0xFE80 << 48, lmc=random.choice((0, 0, 1, 7)),
                     port_state=random.choice((0, 0, 1, 3, 4)), subnet_timeout=18)  # fmt: skip
+    if random.random() < 0.25:
+        perf = PerfMad(base_version=1, mgmt_class=4, class_version=1, method=random.choice((1, 2)),
+                       attr_id=random.choice((1, 0x12, 0x1D)), data=b"\0\1\xff\xff".ljust(192, b"\x5a"))  # fmt: skip
+        return perf.to_bytes()
     mad = Smp(
         base_version=1,
         mgmt_class=random.choice((0x01, 0x81, 0x04, 0x03, 0x32)),
@@ -243,7 +301,7 @@ def manage(turn: Turn) -> None:
     ).to_bytes()
     if turn.wrong():
         mad = spoil_bytes(random, mad)
-    turn.run(Op.MAD_IFC, cmd.MadIfcIn(port=1, mad=mad), op_mod=random.choice((0, 1)))
+    return mad
 
 
 @move(2)

@@ -135,6 +135,13 @@ def _umr(turn: Turn) -> tuple[int, bytes]:
     if payload:
         ctrl.inline = 1
         ctrl.xlt_octowords = len(payload) // 16
+        if item is not None and item.mode >= 2 and random.random() < 0.3:
+            # From memory, which only keys of the host itself can show.
+            willing = [one for one in turn.host.book.items["mkey"].values() if one.plain and one.length >= len(payload)]
+            if willing and willing[0].ranges:
+                ctrl.inline = 0
+                turn.host.memory.poke(willing[0].ranges[0][0], payload[: willing[0].ranges[0][1]])
+                payload = DataSegment(byte_count=len(payload), lkey=willing[0].key, addr=willing[0].start).to_bytes()
         if random.random() < 0.2:
             ctrl.translation_offset_en = 1
             ctrl.xlt_offset = random.choice((0, 4, 0xFFFF))
