@@ -99,7 +99,12 @@ def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
     """
     if upto > requester.una:
         for wqe in requester.pending:
-            if wqe.end > upto or wqe.first < 0:
+            if wqe.first < 0:
+                break
+            if wqe.end > upto:
+                if wqe.first < upto and wqe.op >= READ_REQUEST and wqe.op != LOCAL:
+                    # Responses up to here, but no data came with them: they are still missing.
+                    upto = max(requester.una, wqe.first)
                 break
             if wqe.op >= READ_REQUEST and wqe.op != LOCAL and not wqe.done:
                 # una is at the first missing response of this READ, or at its request.
@@ -111,11 +116,6 @@ def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
                     qp.count("implied_nak_seq_err")
                     retry.go_back_once(hca, qp)
                 return False
-        if requester.pending:
-            wqe = requester.pending[0]
-            if wqe.first < upto < wqe.end and wqe.op >= READ_REQUEST:
-                # Responses up to here, but no data came with them: they are still missing.
-                upto = max(requester.una, wqe.first)
         if upto > requester.una:
             _progress(hca, requester, upto)
     retire(hca, qp, requester)

@@ -12,6 +12,7 @@ from tests.scenario.world import ALL_RIGHTS, ERR, FOREVER_NS, RTS, ST_RC, End, S
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
+from vhca.wire.ib import split
 from vhca.wire.packet import ACKNOWLEDGE, READ_RESPONSE, SEND, WRITE, Packet
 
 SIZES = [0, 1, 64, 1023, 1024, 1025, 4096, 65536, 262144, 262145, 600_001]
@@ -677,3 +678,25 @@ def test_each_error_moves_its_counter(mistake: str, sender: str, receiver: str) 
     world.settle()
     assert counters(a) == {sender: 1, "req_cqe_error": 1}
     assert not receiver or b.counter.values[receiver] == 1
+
+
+def test_a_response_that_implies_an_ack_does_not_stand_in_for_the_lost_response_before_it() -> None:
+    world, a, b = pair()
+    content = os.urandom(3000)
+    back = a.buffer(3000)
+
+    def lose_ack_and_first_response(packet: Packet) -> list[Packet]:
+        if packet.op == ACKNOWLEDGE and packet.msn == 1:
+            return []
+        if packet.op == READ_RESPONSE and world.fault is not None:
+            world.fault = None
+            return split(packet)[1:]
+        return [packet]
+
+    world.fault = lose_ack_and_first_response
+    b.post_recv()
+    a.send(0, 0)
+    a.read(back, 3000, b.buffer(content), b.card.key)
+    world.pass_time(1_000_000_000)
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+    assert a.peek(back, 3000) == content
