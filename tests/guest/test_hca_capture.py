@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,9 @@ def _tshark(capture: Path, *arguments: str) -> list[str]:
 
 
 @pytest.fixture
-def tshark() -> Iterator[None]:
+def tshark() -> None:
     if shutil.which("tshark") is None:
         pytest.skip("tshark is not here (Debian: apt install tshark)")
-    return
 
 
 @pytest.mark.usefixtures("tshark")
