@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from firmware.queues import QueueBuffer
+    from firmware.timers import Timer
     from firmware.transport.qp import Qp
 
 
@@ -171,6 +172,9 @@ class Cq(HcaObject):
     failed: bool = False
     period_us: int = 0
     max_count: int = 0
+    # Completions that an event is held back for, and the end of its waiting
+    held: int = 0
+    moderation: "Timer | None" = None
 
 
 @dataclass(slots=True, eq=False)

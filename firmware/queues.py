@@ -11,6 +11,7 @@ from typing import Final
 
 from firmware.hca import Hca
 from firmware.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, Cq, Eq, Srq
+from firmware.timers import Timer
 from firmware.transport.qp import ERR, INIT, RST, Qp
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
 from vhca.hw.memory import DmaError, Memory
@@ -306,7 +307,10 @@ def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
     if solicited:
         cq.last_solicited = index
     if cq.arm_state != CQ_FIRED and (solicited or cq.arm_state == CQ_ARMED):
-        _fire(hca, cq)
+        if cq.max_count > 1 and cq.period_us:
+            _moderate(hca, cq)
+        else:
+            _fire(hca, cq)
     return True
 
 
@@ -357,7 +361,27 @@ def fail_cq(hca: Hca, cq: Cq, syndrome: int) -> None:
     post_event(hca, EVENT_CQ_ERROR, 0, 0, bytes(data))
 
 
+def _moderate(hca: Hca, cq: Cq) -> None:
+    """Hold the event back until so many completions are there, or the first of them has waited long enough."""
+    cq.held += 1
+    if cq.held >= cq.max_count:
+        _fire(hca, cq)
+    elif cq.held == 1:
+        if cq.moderation is None:
+            cq.moderation = Timer(lambda now: _fire(hca, cq) if cq.held else None)
+        hca.timers.arm(cq.moderation, hca.now_ns + cq.period_us * 1000)
+
+
+def drop_held_event(hca: Hca, cq: Cq) -> None:
+    """Forget an event that is held back (its queue reports, or ends)."""
+    cq.held = 0
+    if cq.moderation is not None:
+        hca.timers.cancel(cq.moderation)
+
+
 def _fire(hca: Hca, cq: Cq) -> None:
+    if cq.held:
+        drop_held_event(hca, cq)
     cq.arm_state = CQ_FIRED
     write_eqe(hca, cq.eq, EVENT_COMPLETION, 0, 0x18, cq.handle.to_bytes(4, "big"))
 
@@ -391,6 +415,7 @@ __all__ = [
     "Sge",
     "can_receive",
     "cq_doorbell",
+    "drop_held_event",
     "eq_doorbell",
     "fail_cq",
     "parse_scatter_list",

@@ -7,6 +7,7 @@ from firmware.objects import Cq, Eq, Srq
 from firmware.queues import (
     QueueBuffer,
     cq_doorbell,
+    drop_held_event,
     eq_doorbell,
     parse_scatter_list,
     take_shared_receive,
@@ -162,3 +163,62 @@ def test_a_shared_queue_follows_its_links_and_reports_its_limit_once(hca: Hca) -
     limits = [effect for effect in effects(hca) if isinstance(effect, EntryWrite)]
     assert len(limits) == 1
     assert limits[0].data[1] == 0x14
+
+
+def events_of(hca: Hca) -> int:
+    return sum(type(effect) is EntryWrite and effect.data[0x3C:0x3F] == bytes(3) and effect.addr >= 0x40000
+               for effect in effects(hca))  # fmt: skip
+
+
+def moderated(hca: Hca, count: int, period_us: int) -> Cq:
+    cq = make_cq(hca, 6)
+    cq.max_count, cq.period_us = count, period_us
+    cq_doorbell(hca, cq, 0)
+    return cq
+
+
+def test_moderation_waits_for_the_count(hca: Hca) -> None:
+    cq = moderated(hca, 3, 100)
+    for expected in (0, 0, 1, 0):
+        complete(hca, cq)
+        assert events_of(hca) == expected
+    hca.timers.run(1_000_000)
+    assert events_of(hca) == 0
+
+
+def test_moderation_waits_no_longer_than_the_period(hca: Hca) -> None:
+    cq = moderated(hca, 3, 100)
+    complete(hca, cq)
+    assert hca.timers.next_deadline() == 100_000
+    complete(hca, cq)
+    hca.timers.run(99_999)
+    assert events_of(hca) == 0
+    hca.timers.run(100_000)
+    assert events_of(hca) == 1
+    # The next event counts anew.
+    cq_doorbell(hca, cq, 2)
+    for expected in (0, 0, 1):
+        complete(hca, cq)
+        assert events_of(hca) == expected
+
+
+@pytest.mark.parametrize(("count", "period_us"), [(0, 100), (1, 100), (3, 0)])
+def test_half_a_moderation_is_none(hca: Hca, count: int, period_us: int) -> None:
+    cq = moderated(hca, count, period_us)
+    complete(hca, cq)
+    assert events_of(hca) == 1
+
+
+def test_an_event_that_is_held_back_ends_with_its_queue_or_its_arming(hca: Hca) -> None:
+    cq = moderated(hca, 3, 100)
+    complete(hca, cq)
+    drop_held_event(hca, cq)
+    hca.timers.run(1_000_000)
+    assert events_of(hca) == 0
+    # Armed again behind an unread completion: at once, and only once.
+    complete(hca, cq)
+    effects(hca)
+    cq_doorbell(hca, cq, 0)
+    assert events_of(hca) == 1
+    hca.timers.run(2_000_000)
+    assert events_of(hca) == 0
