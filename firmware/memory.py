@@ -8,6 +8,7 @@ operation. A length of 0 needs no key (volume 1, 10.6.7.2). All failures raise :
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, islice
+from struct import unpack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from firmware.objects import (
@@ -23,6 +24,7 @@ from firmware.objects import (
 )
 from vhca.hw.effects import DeviceWrite, DmaWrite
 from vhca.hw.memory import DmaError
+from vhca.wire.connectx.mkey import Ksm
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -40,13 +42,19 @@ MAX_DEPTH: Final = 4
 FEW_PIECES: Final = 1024
 SMALL_PIECE_BYTES: Final = 8
 _END: Final = 1 << 64
-# Presence made 1 where the access is possible: bit 0 of it stands for reading, bit 1 for writing.
+# A page entry is an address and, in its last byte, what may be done with the page: bit 0 read, bit 1 write.
+PAGE_MASK: Final = ~0xFFF
+PRESENT: Final = 3
+PRESENCE: Final = bytes(value & PRESENT for value in range(256))
+# The last byte made 1 where the access is possible.
 _MAY: Final = {
     LOCAL_READ: bytes(value & 1 for value in range(256)),
     LOCAL_WRITE: bytes(value >> 1 & 1 for value in range(256)),
 }
 # Segments from here on are not on the bus but in the card's own memory, by offset in BAR0.
 DEVICE_SPACE: Final = 1 << 64
+
+_ksm = Ksm.unpacker("key", "va")
 
 BusSegment = tuple[int, int]
 """Bus address (or, from `DEVICE_SPACE` on, offset in BAR0) and length in bytes."""
@@ -127,59 +135,75 @@ def direct(mkey: Mkey, va: int) -> int:
     """
     if mkey.mode == MODE_MTT:
         if mkey.linear_pages is not mkey.pages:
-            _find_linear(mkey)
+            _survey(mkey)
         linear = mkey.linear
         return linear if linear < 0 else linear + va - mkey.start
     return va if mkey.mode == MODE_PA else -1
 
 
-def _find_linear(mkey: Mkey) -> None:
-    pages = mkey.pages
+def _survey(mkey: Mkey) -> None:
+    """Look at the page list once: are all pages of the region there, and are they contiguous?"""
     page_bytes = 1 << mkey.log_page_size
     offset = mkey.start & (page_bytes - 1)
     needed = -(-(offset + mkey.length) >> mkey.log_page_size)
+    mtts = mkey.mtts
+    if mtts is not None:
+        # A region without a length is never all there.
+        mkey.partial = mkey.length64 or mtts[7 : needed << 3 : 8].translate(PRESENCE).count(PRESENT) < needed
+        mkey.pages = [] if mkey.partial else _pages_of(mtts[: needed << 3])
+    pages = mkey.pages
     mkey.linear_pages = pages
     mkey.linear = -1
     if (
-        mkey.presence is None
+        not mkey.length64
         and 0 < needed <= len(pages)
         and pages[:needed] == list(range(pages[0], pages[0] + (needed << mkey.log_page_size), page_bytes))
     ):
         mkey.linear = pages[0] + offset
 
 
-def _check_presence(mkey: Mkey, presence: bytes, first: int, last: int, va: int, length: int, right: int) -> None:
-    """Raise PageFault if one of the pages `first` to `last` of the region may not be read or written just now."""
-    absent = presence[first : last + 1].translate(_MAY[right]).find(0)
+def _pages_of(mtts: bytes | bytearray) -> list[int]:
+    return [entry & PAGE_MASK for entry in unpack(f">{len(mtts) >> 3}Q", mtts)]
+
+
+def _present_pages(mkey: Mkey, first: int, last: int, va: int, length: int, right: int) -> list[int]:
+    """Pages `first` to `last` of a region of which some are missing; raises PageFault if one of these is."""
+    assert mkey.mtts is not None
+    mtts = mkey.mtts[first << 3 : (last + 1) << 3]
+    absent = mtts[7::8].translate(_MAY[right]).find(0)
     if absent >= 0:
         log_page = mkey.log_page_size
         start = max(va, (first + absent + (mkey.start >> log_page)) << log_page)
         raise PageFault(mkey.handle << 8 | mkey.variant, start, va + length - start)
+    return _pages_of(mtts)
 
 
 def _translate_pages(mkey: Mkey, va: int, length: int, right: int) -> list[BusSegment]:
+    if mkey.linear_pages is not mkey.pages:
+        _survey(mkey)
     log_page = mkey.log_page_size
     base = mkey.start >> log_page
     first = (va >> log_page) - base
     last = ((va + length - 1) >> log_page) - base
-    pages = mkey.pages
-    if last >= len(pages) or first < 0:
+    count = last + 1 - first
+    if first < 0:
         raise AccessError(PROTECTION, "key: its translation has no entry for this page")
-    if mkey.presence is not None:
-        _check_presence(mkey, mkey.presence, first, last, va, length, right)
+    pages = _present_pages(mkey, first, last, va, length, right) if mkey.partial else mkey.pages[first : last + 1]
+    if len(pages) < count:
+        raise AccessError(PROTECTION, "key: its translation has no entry for this page")
     page_bytes = 1 << log_page
     offset = va & (page_bytes - 1)
-    head = pages[first]
-    if first == last:
+    head = pages[0]
+    if count == 1:
         return [(head + offset, length)]
     # Compared in one go: contiguous pages are the common case of a large buffer.
-    if pages[first : last + 1] == list(range(head, head + ((last - first + 1) << log_page), page_bytes)):
+    if pages == list(range(head, head + (count << log_page), page_bytes)):
         return [(head + offset, length)]
     out: list[BusSegment] = []
     start = head + offset
     size = page_bytes - offset
     left = length - size
-    for page in pages[first + 1 : last + 1]:
+    for page in pages[1:]:
         part = page_bytes if left > page_bytes else left
         if page == start + size:
             size += part
@@ -260,9 +284,9 @@ def _walk_ksms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
     offset = va & (entity_bytes - 1)
     out: list[tuple[int, int, int]] = []
     while length:
-        if not 0 <= index < len(mkey.klms):
+        if not 0 <= index < len(mkey.ksms) >> 4:
             raise AccessError(PROTECTION, "key: it has no entry for this range")
-        _, key, addr = mkey.klms[index]
+        key, addr = _ksm(mkey.ksms, index << 4)
         part = min(entity_bytes - offset, length)
         out.append((key, addr + offset, part))
         length -= part

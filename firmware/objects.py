@@ -211,12 +211,13 @@ REPEAT_BLOCK = 0x400
 class Mkey(HcaObject):
     """Memory key: number = index; the full key is ``handle << 8 | variant``.
 
-    `pages` (bus addresses) serve MTT mode, `klms` (byte count, key, address) KLM and KSM mode, `memic` MEMIC mode, with
-    the region's offset in BAR0 as its only page; `length` in bytes, `capacity_octwords` is the size of the translation
-    table in 16-byte units. `qpn` is ANY_QPN or the one QP that may use the key (memory window of type 2).
+    `pages` (bus addresses) serve MTT mode, `klms` (byte count, key, address) KLM mode, `ksms` (entries of 16 bytes as
+    the host wrote them) KSM mode, `memic` MEMIC mode, with the region's offset in BAR0 as its only page; `length` in
+    bytes, `capacity_octwords` is the size of the translation table in 16-byte units. `qpn` is ANY_QPN or the one QP
+    that may use the key (memory window of type 2).
 
-    `presence` has one byte per page whose bits 0 and 1 say whether the page may be read and written just now (on-demand
-    paging); None stands for all pages and both.
+    `mtts` are page entries of 8 bytes as the host wrote them, with their rights; `pages` is made from them at first
+    use if all are present. Work requests change `mtts` and `ksms` in place.
     """
 
     variant: int = 0
@@ -228,8 +229,9 @@ class Mkey(HcaObject):
     length64: bool = False
     log_page_size: int = 12
     pages: list[int] = field(default_factory=list)
-    presence: bytes | None = None
+    mtts: bytearray | None = None
     klms: list[tuple[int, int, int]] = field(default_factory=list)
+    ksms: bytearray = field(default_factory=bytearray)
     free: bool = False
     umr_enabled: bool = False
     remote_invalidate: bool = False
@@ -237,9 +239,10 @@ class Mkey(HcaObject):
     capacity_octwords: int = 0
     context: bytes = b""
     memic: Memic | None = None
-    # Bus address of the region's first byte if its pages are contiguous, else -1; belongs to `linear_pages`, the list
-    # that it was found from (a new list means a new look).
+    # Found from the pages at first use: bus address of the region's first byte if they are contiguous, else -1, and
+    # whether some are missing. Both belong to `linear_pages`; None there asks for a new look.
     linear: int = -1
+    partial: bool = False
     linear_pages: list[int] | None = None
     # The same for `klms`: how they are walked, and the list that this was found from.
     plan: object = None
@@ -296,8 +299,12 @@ class PageRequest:
 
 @dataclass(slots=True)
 class PageFaults:
-    """The requests of one card: those that the host knows of, by token, and those that wait."""
+    """The requests of one card: those that the host knows of, by token, and those that wait.
+
+    `doubted` counts, by key and address, the refusals of the host that were not believed yet.
+    """
 
     outstanding: dict[int, PageRequest] = field(default_factory=dict)
+    doubted: dict[tuple[int, int], int] = field(default_factory=dict)
     waiting: deque[PageRequest] = field(default_factory=deque)
     last_token: int = 0

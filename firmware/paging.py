@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from firmware.memory import PageFault
 from firmware.objects import PageRequest, Resume
 from firmware.queues import post_event
+from firmware.timers import Timer
 from vhca.wire.connectx.eqe import EventType, MemoryFaultData, PageFaultSubtype
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ MAX_WAITING: Final = 1 << 16
 # One request asks for so many pages at most; what follows faults again.
 MAX_PAGES: Final = 1 << 12
 MAX_AHEAD_PAGES: Final = 1 << 10
+# The driver takes a key that became empty out of its own table first, and out of the region that shows it a moment
+# later. A fault in between is refused although the memory is there: a refusal counts when it is repeated, so often.
+DOUBT_NS: Final = tuple(5_000_000 << n for n in range(7))
 TOKEN_MASK: Final = (1 << 48) - 1
 EVENT_PAGE_FAULT: Final = int(EventType.PAGE_FAULT)
 MEMORY_FAULT: Final = int(PageFaultSubtype.MEMORY)
@@ -57,10 +61,24 @@ def answered(hca: "Hca", token: int, good: bool) -> bool:
     done = faults.outstanding.pop(token, None)
     if done is None:
         return False
-    hca.count["page_faults_resumed" if good else "page_faults_failed"] += 1
     if faults.waiting:
         _post(hca, faults.waiting.popleft())
-    done.resume(good)
+    place = (done.key, done.va)
+    if good:
+        hca.count["page_faults_resumed"] += 1
+        faults.doubted.pop(place, None)
+        done.resume(True)
+        return True
+    refusals = faults.doubted.pop(place, 0)
+    if refusals < len(DOUBT_NS):
+        if len(faults.doubted) >= MAX_OUTSTANDING:
+            # Faults that nobody repeated.
+            faults.doubted.clear()
+        faults.doubted[place] = refusals + 1
+        hca.timers.arm(Timer(lambda now: done.resume(True)), hca.now_ns + DOUBT_NS[refusals])
+        return True
+    hca.count["page_faults_failed"] += 1
+    done.resume(False)
     return True
 
 

@@ -44,7 +44,6 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "imaicl": 1,
         "atomic": 1,
         "device_memory": 1,
-        "hca_cap_2": 1,
         "general_obj_types": 1 << GENERAL_RESERVED_QPN,
         "sctr_data_cqe": 1,
         "cqe_128_always": 1,
@@ -64,6 +63,7 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "device_frequency_mhz": 1000,
         "device_frequency_khz": 1_000_000,
         "pg": 1,
+        "hca_cap_2": 1,
         "umr_extended_translation_offset": 1,
         "fixed_buffer_size": 1,
         "null_mkey": 1,
@@ -80,6 +80,10 @@ GENERAL_2: Final[Mapping[str, int]] = MappingProxyType(
         "log_max_num_reserved_qpn": LOG_RESERVED_QPN_MAX,
         "log_reserved_qpn_granularity": LOG_RESERVED_QPNS,
         "log_reserved_qpn_max_alloc": LOG_RESERVED_QPNS,
+        # A page of an indirect key may span 16 GiB and more: so hosts with five levels of page tables lay out theirs.
+        "max_mkey_log_entity_size_fixed_buffer": 52,
+        "max_mkey_log_entity_size_mtt": 52,
+        "umr_log_entity_size_5": 1,
     }
 )
 

@@ -17,7 +17,6 @@ from firmware.objects import (
     REMOTE_WRITE,
     Mkey,
 )
-from firmware.transport.umr import PRESENCE, PRESENT
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -125,11 +124,13 @@ def _load_translation(mkey: Mkey, tail: bytes, octwords: int, has_rights: bool) 
             refuse(Status.BAD_PARAM, "translations_octword_actual_size exceeds translations_octword_size")
         mkey.pages = page_list(tail, count)
         if has_rights:
-            presence = tail[7 : count * 8 : 8].translate(PRESENCE)
-            mkey.presence = None if presence.count(PRESENT) == count else presence
+            mkey.mtts = bytearray(tail[: count * 8])
         return
     if octwords * KLM_BYTES > len(tail):
         refuse(Status.BAD_INP_LEN, "memory entries are shorter than translations_octword_actual_size")
+    if mkey.mode == MODE_KSM:
+        mkey.ksms = bytearray(tail[: octwords * KLM_BYTES])
+        return
     mkey.klms = [
         (
             int.from_bytes(tail[at : at + 4], "big"),
@@ -169,14 +170,25 @@ def query_mkey(hca: Hca, request: Command[cmd.QueryMkeyIn]) -> Layout:
     context.rw = int(bool(mkey.rights & REMOTE_WRITE))
     context.a = int(bool(mkey.rights & REMOTE_ATOMIC))
     out.memory_key_mkey_entry = context
-    pages = [] if mkey.mode == MODE_MEMIC else mkey.pages[:4]
-    entries = b"".join(page.to_bytes(8, "big") for page in pages) or b"".join(
-        size.to_bytes(4, "big") + key.to_bytes(4, "big") + addr.to_bytes(8, "big") for size, key, addr in mkey.klms[:2]
-    )
-    entries = entries.ljust(32, b"\0")
+    entries = _first_entries(mkey).ljust(32, b"\0")
     out.bsf0_klm0_pas_mtt0_1 = entries[:16]
     out.bsf1_klm1_pas_mtt2_3 = entries[16:]
     return out
+
+
+def _first_entries(mkey: Mkey) -> bytes:
+    """Up to 32 bytes of a key's translation, as the host writes it."""
+    if mkey.mode == MODE_KSM:
+        return bytes(mkey.ksms[:32])
+    if mkey.mode == MODE_KLM:
+        return b"".join(
+            size.to_bytes(4, "big") + key.to_bytes(4, "big") + va.to_bytes(8, "big") for size, key, va in mkey.klms[:2]
+        )
+    if mkey.mode != MODE_MTT:
+        return b""
+    if mkey.mtts is not None:
+        return bytes(mkey.mtts[:32])
+    return b"".join(page.to_bytes(8, "big") for page in mkey.pages[:4])
 
 
 @command(Op.DESTROY_MKEY, cmd.DestroyMkeyIn)

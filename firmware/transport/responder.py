@@ -375,7 +375,8 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     length = packet.dma_length
     if length > 1 << 31:
         raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
-    if _reads_under_way(responder) >= responder.resource_limit:
+    limit = responder.resource_limit
+    if len(responder.replies) >= limit and _reads_under_way(responder) >= limit:
         raise RequestError(NAK_INVALID_REQUEST, "more READs outstanding than the responder has resources for")
     remote_check(hca, qp, packet.rkey, packet.va, length, REMOTE_READ, responder.domain)
     count = packet_count(length, responder.mtu.bit_length() - 1)

@@ -4,10 +4,9 @@ Fast registration, local invalidate, memory window bind and the driver's own reg
 key is found by its index: the WQE may carry the key's new variant. Everything is checked before anything is changed.
 """
 
-from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from firmware.memory import AccessError, PageFault, find_key, gather
+from firmware.memory import PRESENT, AccessError, PageFault, find_key, gather
 from firmware.objects import (
     ANY_QPN,
     LOCAL_READ,
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from firmware.hca import Hca
 
 OCTWORD: Final = 16
-MTT_BYTES: Final = 8
-# Entries that a request may leave out behind the last one: they cost the host nothing, but this card memory.
-MAX_GAP: Final = 1 << 16
 BLOCK_OCTWORDS: Final = 4
 CTRL_AT: Final = 16
 MKEY_AT: Final = CTRL_AT + UmrCtrlSegment.SIZE
@@ -43,11 +39,6 @@ PAYLOAD_AT: Final = MKEY_AT + UmrMkeySegment.SIZE
 MIN_LOG_PAGE: Final = 12
 MAX_LOG_PAGE: Final = 52
 INDIRECT: Final = (MODE_KLM, MODE_KSM)
-# A translation entry is an address and, in its lowest bits, what may be done with the page: bit 0 read, bit 1 write.
-PAGE_MASK: Final = ~0xFFF
-PRESENT: Final = 3
-PRESENCE: Final = bytes(value & PRESENT for value in range(256))
-
 _RIGHTS: Final = (
     (MkeyMask.LR, "lr", LOCAL_READ),
     (MkeyMask.LW, "lw", LOCAL_WRITE),
@@ -57,8 +48,6 @@ _RIGHTS: Final = (
 )
 _data = DataSegment.unpacker("byte_count", "lkey", "addr")
 _klm = Klm.unpacker("bcount", "key", "va")
-_MTT: Final = Struct(">Q")
-T = TypeVar("T")
 
 
 class UmrError(Exception):
@@ -82,13 +71,19 @@ def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
     _check(hca, qp, mkey, ctrl, segment, wqe.rkey)
     payload = _payload(hca, qp, ctrl, raw)
     changed = _changed(mkey, ctrl.mkey_mask, segment)
-    _translation(mkey, changed, ctrl, payload)
+    _check_place(mkey, ctrl, payload)
+    if mkey.mode == MODE_KLM and payload:
+        changed.klms = _klms(mkey, ctrl, payload)
     if changed.mode == MODE_KLM and not changed.free and payload:
         _check_window(hca, qp, changed)
     _commit(hca, mkey, changed)
+    if mkey.mode == MODE_MTT and payload:
+        mkey.mtts = _load(_entries(mkey) if ctrl.translation_offset_en else bytearray(), ctrl, payload)
+    elif mkey.mode == MODE_KSM and payload:
+        mkey.ksms = _load(mkey.ksms, ctrl, payload)
     hca.count["umrs"] += 1
-    # A table that is changed in part is copied as a whole.
-    copied = len(changed.pages) * MTT_BYTES + len(changed.klms) * OCTWORD if ctrl.translation_offset_en else 0
+    # A list of entries of any size that is changed in part is copied as a whole.
+    copied = len(changed.klms) * OCTWORD if ctrl.translation_offset_en else 0
     return len(payload) + copied
 
 
@@ -153,8 +148,6 @@ def _changed(mkey: Mkey, mask: int, segment: UmrMkeySegment) -> Mkey:
         length=segment.len if mask >> MkeyMask.LEN & 1 else mkey.length,
         length64=bool(segment.length64) if mask >> MkeyMask.LEN & 1 else mkey.length64,
         log_page_size=mkey.log_page_size,
-        pages=mkey.pages,
-        presence=mkey.presence,
         klms=mkey.klms,
         free=bool(segment.free) if mask >> MkeyMask.FREE & 1 else mkey.free,
         remote_invalidate=bool(segment.en_rinval) if mask >> MkeyMask.EN_RINVAL & 1 else mkey.remote_invalidate,
@@ -170,47 +163,57 @@ def _changed(mkey: Mkey, mask: int, segment: UmrMkeySegment) -> Mkey:
         changed.log_page_size = high | segment.log_page_size & 0x1F
         if mkey.mode == MODE_MTT and not MIN_LOG_PAGE <= changed.log_page_size <= MAX_LOG_PAGE:
             raise UmrError(BIND, "umr: 12 is the smallest log_page_size")
-    if mkey.mode == MODE_MTT and changed.length64:
-        raise UmrError(BIND, "umr: length64 with a page list")
     return changed
 
 
-def _translation(mkey: Mkey, changed: Mkey, ctrl: UmrCtrlSegment, payload: bytes) -> None:
-    """Put the entries into place: from the start of the table, or from an offset in octowords."""
+def _place(ctrl: UmrCtrlSegment) -> int:
+    """Where in the table the entries go, in octowords."""
+    return ctrl.xlt_offset_47_16 << 16 | ctrl.xlt_offset if ctrl.translation_offset_en else 0
+
+
+def _check_place(mkey: Mkey, ctrl: UmrCtrlSegment, payload: bytes) -> None:
+    """Entries go to the start of the table, or to an offset in it: over or right behind what is there already."""
     if not payload:
         return
     if mkey.mode in (MODE_PA, MODE_MEMIC):
         raise UmrError(BIND, "umr: this key has no translation table")
-    offset = ctrl.xlt_offset_47_16 << 16 | ctrl.xlt_offset if ctrl.translation_offset_en else 0
+    offset = _place(ctrl)
     # Entries come in blocks of 64 bytes, so a table's size counts in whole blocks too.
     if offset + ctrl.xlt_octowords > -(-mkey.capacity_octwords // BLOCK_OCTWORDS) * BLOCK_OCTWORDS:
         raise UmrError(BIND, "umr: more translation than the key was created for")
     if mkey.mode == MODE_MTT:
-        entries = [entry & PAGE_MASK for (entry,) in _MTT.iter_unpack(payload)]
-        # The last byte of an entry: its rights.
-        presence = payload[7::8].translate(PRESENCE)
-        if ctrl.translation_offset_en:
-            changed.pages = _replace(mkey.pages, entries, offset * 2, 0)
-            presence = _replace_presence(mkey, presence, offset * 2)
-        else:
-            changed.pages = entries
-        changed.presence = None if presence.count(PRESENT) == len(presence) else presence
-        return
-    klms: list[tuple[int, int, int]] = [_klm(payload, at) for at in range(0, len(payload), Klm.SIZE)]
-    changed.klms = _replace(mkey.klms, klms, offset, (0, 0, 0)) if ctrl.translation_offset_en else klms
+        loaded = ((len(mkey.pages) if mkey.mtts is None else len(mkey.mtts) >> 3) + 1) >> 1
+    else:
+        loaded = len(mkey.klms) if mkey.mode == MODE_KLM else len(mkey.ksms) // OCTWORD
+    if offset > -(-loaded // BLOCK_OCTWORDS) * BLOCK_OCTWORDS:
+        raise UmrError(BIND, "umr: the entries before this offset were never loaded")
 
 
-def _replace(old: list[T], new: list[T], at: int, empty: T) -> list[T]:
-    gap = at - len(old)
-    if gap > MAX_GAP:
-        raise UmrError(BIND, "umr: the entries begin far behind the end of those that are there")
-    head = old[:at] + [empty] * gap
-    return head + new + old[at + len(new) :]
+def _klms(mkey: Mkey, ctrl: UmrCtrlSegment, payload: bytes) -> list[tuple[int, int, int]]:
+    new: list[tuple[int, int, int]] = [_klm(payload, at) for at in range(0, len(payload), Klm.SIZE)]
+    if not ctrl.translation_offset_en:
+        return new
+    at = _place(ctrl)
+    old = mkey.klms
+    return old[:at] + [(0, 0, 0)] * (at - len(old)) + new + old[at + len(new) :]
 
 
-def _replace_presence(mkey: Mkey, new: bytes, at: int) -> bytes:
-    old = bytes([PRESENT]) * len(mkey.pages) if mkey.presence is None else mkey.presence
-    return old[:at].ljust(at, b"\0") + new + old[at + len(new) :]
+def _entries(mkey: Mkey) -> bytearray:
+    """Page entries of a key; those of one that was created with pages are all present."""
+    if mkey.mtts is None:
+        return bytearray(b"".join([(page | PRESENT).to_bytes(8, "big") for page in mkey.pages]))
+    return mkey.mtts
+
+
+def _load(table: bytearray, ctrl: UmrCtrlSegment, payload: bytes) -> bytearray:
+    """Take entries over as they are. A part goes into place: a table may be long, and faults change single pages."""
+    if not ctrl.translation_offset_en:
+        return bytearray(payload)
+    at = _place(ctrl) * OCTWORD
+    # At most the rest of a block is missing (see _check_place).
+    table += bytes(max(0, at - len(table)))
+    table[at : at + len(payload)] = payload
+    return table
 
 
 def _check_window(hca: "Hca", qp: Qp, changed: Mkey) -> None:
@@ -252,9 +255,9 @@ def _commit(hca: "Hca", mkey: Mkey, changed: Mkey) -> None:
     mkey.length = changed.length
     mkey.length64 = changed.length64
     mkey.log_page_size = changed.log_page_size
-    mkey.pages = changed.pages
-    mkey.presence = changed.presence
     mkey.klms = changed.klms
     mkey.free = changed.free
     mkey.remote_invalidate = changed.remote_invalidate
     mkey.qpn = changed.qpn
+    # The pages are to be looked at anew.
+    mkey.linear_pages = None

@@ -1,6 +1,7 @@
 """Translation and protection, without queue pairs' engines around."""
 
 import itertools
+import struct
 
 import pytest
 from hypothesis import given
@@ -93,13 +94,17 @@ def test_whole_space_ends_at_64_bits() -> None:
         resolve(lkey, (1 << 64) - 8, 9)
 
 
+def ksms(*entries: tuple[int, int]) -> bytearray:
+    return bytearray(b"".join(struct.pack(">4xIQ", *entry) for entry in entries))
+
+
 def test_indirect_keys_walk_their_entries() -> None:
     inner = key(MODE_PA, length64=True)
     klm = key(MODE_KLM, start=100, length=60, klms=[(10, inner, 0x5000), (0, 0, 0), (50, inner, 0x9000)])
     assert resolve(klm, 105, 20) == [(0x5005, 5), (0x9000, 15)]
     outer = key(MODE_KLM, length=20, klms=[(20, klm, 105)])
     assert resolve(outer, 0, 20) == [(0x5005, 5), (0x9000, 15)]
-    ksm = key(MODE_KSM, length=0x3000, klms=[(0, inner, 0x8000), (0, inner, 0x4000), (0, inner, 0x5000)])
+    ksm = key(MODE_KSM, length=0x3000, ksms=ksms((inner, 0x8000), (inner, 0x4000), (inner, 0x5000)))
     assert resolve(ksm, 0xFFF, 0x1002) == [(0x8FFF, 1), (0x4000, 0x1000), (0x5000, 1)]
 
 
