@@ -55,8 +55,9 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
     # A target or receive-only QP has no send CQ, one without receives no receive CQ: the numbers may be 0.
     qp.send_cq = find(hca.cqs, context.cqn_snd, cq_uid) if has_sq or context.cqn_snd else None
     qp.recv_cq = find(hca.cqs, context.cqn_rcv, cq_uid) if context.rq_type != RQ_NONE or context.cqn_rcv else None
-    qp.inline_receive = _inline_bytes(context.cs_res, qp.recv_cq)
-    qp.inline_read = _inline_bytes(context.cs_req & 0xF, qp.send_cq)
+    if context.st in (ST_RC, ST_UC):
+        qp.inline_receive = _inline_bytes(context.cs_res, qp.recv_cq)
+        qp.inline_read = _inline_bytes(context.cs_req & 0xF, qp.send_cq)
     out = cmd.CreateQpOut()
     out.qpn = allocate(hca.qps, qp)
     _hold(hca, qp, +1)

@@ -65,6 +65,16 @@ def test_room_for_data(driver: Driver, cqe_sz: int, cs_res: int, cs_req: int, re
     assert (qp.inline_receive, qp.inline_read) == (receive, read)
 
 
+def test_completions_of_other_services_hold_no_data(driver: Driver) -> None:
+    """An XRC target completes to queues that are not its own, with entries of another size maybe."""
+    xrcd = cmd.AllocXrcdOut.from_bytes(driver.run(Op.ALLOC_XRCD)).xrcd
+    qpn = create_qp(driver, create_cq(driver, 1), 2, 0x22, st=3, xrcd=xrcd, rq_type=3)
+    assert isinstance(driver.board.firmware, Kernel)
+    qp = driver.board.firmware.hca.qps.get(qpn)
+    assert qp is not None
+    assert (qp.inline_receive, qp.inline_read) == (0, 0)
+
+
 @pytest.mark.parametrize(("cs_res", "cs_req"), [(3, 0), (0, 1), (0, 0x33), (0x11, 0)])
 def test_other_modes_are_refused(driver: Driver, cs_res: int, cs_req: int) -> None:
     cqn = create_cq(driver, 1)
