@@ -10,7 +10,8 @@ from vhca.lab.claims.cable import watch
 from vhca.lab.claims.framework import Findings, Verdict, claim
 
 _CONNECTIONS: Final = 10_000
-#: How many are really opened; the queues and buffers of one connection do not depend on the number of others.
+#: How many are really opened. The queues and buffers of one connection do not depend on the number of others: with
+#: 10,000 queues measured instead of 1,000 multiplied, the figures were the same.
 _COUNTS: Final = {"srq": _CONNECTIONS, "own": 1000}
 _E05_S: Final = 1500.0
 _EACH: Final = 16  # receives per connection, if it has a queue of its own
