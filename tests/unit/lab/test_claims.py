@@ -32,6 +32,9 @@ class FakeBench:
     def start_notes(self) -> None:
         self.evidence = []
 
+    def note_trouble(self) -> None:
+        self.evidence.append(framework.Evidence("world", "dmesg", "the sky fell"))
+
     def renew(self) -> None:
         self.renewed += 1
         self.works = True
@@ -135,7 +138,7 @@ def test_evidence_of_a_failure_holds_what_was_seen_and_the_traceback(registry: d
         raise AssertionError
 
     verdict = judge(registry["A04"], as_bench(FakeBench({"one": 1})))
-    assert [item.command for item in verdict.evidence] == ["look at one", "traceback"]
+    assert [item.command for item in verdict.evidence] == ["look at one", "dmesg", "traceback"]
 
 
 def test_broken_and_spoiled_guests_are_replaced(registry: dict[str, Claim]) -> None:

@@ -26,6 +26,8 @@ _ADD: Final = Probe(
     " max_qp=device->attrs.max_qp:s32 create_qp=device->ops.create_qp:symbol lkey=device->local_dma_lkey:x32",
 )
 _REMOVE: Final = Probe("remove", "remove_client_context", "device=device->name:string client_id=client_id:u32")
+#: Messages without end.  It sleeps until they come: a program that polls would leave the kernel half of the processor.
+_LOAD: Final = ("ibv_rc_pingpong", "-d", "mlx5_0", "-n", "100000000", "-e")
 _REGISTER_CLIENT: Final = Probe("client", "ib_register_client", "client=client->name:string")
 # names of arguments are known only of modules that are loaded, and this one is set up before
 _UMAD_ADD: Final = Probe("umad_add", "ib_umad:ib_umad_add_one")
@@ -140,14 +142,15 @@ def a03(bench: Bench) -> Verdict:
     )
     bench.wait_active()
     with soft_roce(bench):
+        there = bench.run("ls /sys/class/infiniband").stdout.split()
         bench.run("rmmod ib_umad; ls /dev/infiniband")
         with bench.trace(probes, show=only_umad, stacks=True) as second:
             bench.run("modprobe ib_umad; ls /dev/infiniband")
         devices = sorted(device for client, device in _pairs(second) if client == "umad")
         found.check(
             "driver first: add is called for every device that is there",
-            devices == ["mlx5_0", "rxe0"],
-            f"add was called for {devices}",
+            len(there) > 1 and devices == there,
+            f"add was called for {devices} of {there}",
         )
         calls = second.named("umad_add")
         found.check(
@@ -155,7 +158,9 @@ def a03(bench: Bench) -> Verdict:
             calls and all("ib_register_client" in call.stack for call in calls),
             f"called by {[call.stack for call in calls]}",
         )
-    return found.verdict("add of ib_umad is called for mlx5_0 and rxe0 in either order of loading")
+    return found.verdict(
+        f"add of ib_umad is called for mlx5_0 if it loads first, and for {' and '.join(devices)} if it loads last"
+    )
 
 
 @claim("A04", "a later hot-plugged HCA triggers each client's add")
@@ -192,12 +197,12 @@ def a05(bench: Bench) -> Verdict:
     clients = {client for client, _ in _pairs(adds)}
     place = bench.run("readlink -f /sys/class/infiniband/mlx5_0/device", quiet=True).stdout.strip()
     with bench.trace([_REMOVE, _UMAD_REMOVE, _UVERBS_REMOVE]) as trace:
-        load = bench.guest(0).popen(["ibv_rc_pingpong", "-d", "mlx5_0", "-n", "100000000"])
+        load = bench.guest(0).popen(_LOAD)
         bench.wait_for("grep -q ':4853 ' /proc/net/tcp /proc/net/tcp6", timeout_s=20)
-        other = bench.guest(1).popen(["ibv_rc_pingpong", "-d", "mlx5_0", "-n", "100000000", "g0"])
+        other = bench.guest(1).popen([*_LOAD, "g0"])
         before = bench.fabric.counters()[f"{bench.card(1).name}.rcv_pkts"]
         _wait_moving(bench, before)
-        bench.run(f"echo 1 >{place}/remove; ls /sys/class/infiniband /dev/infiniband", check=False)
+        bench.run(f"echo 1 >{place}/remove; ls /sys/class/infiniband /dev/infiniband", check=False, timeout_s=180)
         for process in (load, other):
             process.kill()
             process.wait(20)
@@ -209,20 +214,22 @@ def a05(bench: Bench) -> Verdict:
         f"remove was called for {len(removed)} clients of {len(clients)}",
     )
     found.check("uverbs and umad are among them", trace.named("umad_remove") and trace.named("uverbs_remove"))
-    bench.run(f"echo 1 >{place.rpartition('/')[0]}/rescan")
+    # the bus behind its bridge alone: a card that another claim took out would come back with the bridge's own bus
+    bench.run(f"echo 1 | tee {place.rpartition('/')[0]}/pci_bus/*/rescan")
     bench.wait_active()
     with soft_roce(bench), bench.trace([_REMOVE, _UMAD_REMOVE], stacks=True) as unload:
+        there = bench.run("ls /sys/class/infiniband").stdout.split()
         bench.run("rmmod ib_umad; ls /dev/infiniband")
     devices = _removed_by_umad(unload)
     found.check(
         "unloading a client calls its remove for every device",
-        devices == ["mlx5_0", "rxe0"],
-        f"remove was called for {devices}",
+        len(there) > 1 and devices == there,
+        f"remove was called for {devices} of {there}",
     )
     bench.run("modprobe ib_umad", quiet=True)
     return found.verdict(
         f"taking the card away under load called remove of all {len(removed)} clients, and it came back by a rescan;"
-        " rmmod ib_umad called remove for mlx5_0 and rxe0"
+        f" rmmod ib_umad called remove for {' and '.join(devices)}"
     )
 
 

@@ -105,6 +105,7 @@ class Bench:
         self._copied: set[tuple[int, int, str]] = set()  # guest, boots, file
         self._tcp_port = _FIRST_TCP_PORT
         self._plugged = False
+        self._boots = 0
 
     # -- life ----------------------------------------------------------------------------------------
     @property
@@ -112,10 +113,12 @@ class Bench:
         """The lab, booted now if it is not running."""
         if self._lab is None:
             self.progress.step("booting two guests")
+            self._boots += 1
+            log_dir = self._log_dir / f"lab-{self._boots}" if self._log_dir is not None else None
             lab = Lab(
                 kernel=self._kernel_spec,
                 modules_dir=self._modules_dir,
-                log_dir=self._log_dir,
+                log_dir=log_dir,
                 progress=self.progress,
                 cache=self.cache,
                 **LAB_ARGUMENTS,
@@ -182,6 +185,19 @@ class Bench:
                 about[name] = " ".join(done.stdout.split()) or "unknown"
             about["accelerator"] = self._lab.accelerator
         return about
+
+    def note_trouble(self) -> None:
+        """Write down what guests and cards say when something did not work."""
+        if self._lab is None:
+            return
+        for guest in self._lab.guests:
+            try:
+                log = guest.run(["dmesg"], timeout_s=10).stdout
+            except (LabError, OSError):
+                log = guest.console_log
+            self.record(guest.name, "end of the kernel log", "\n".join(log.splitlines()[-15:]))
+        for card in self._lab.hcas[:2]:
+            self.record(f"card {card.name}", "end of the trace", "\n".join(card.trace_tail(15)))
 
     def start_notes(self) -> None:
         """Begin a new page of the notebook."""

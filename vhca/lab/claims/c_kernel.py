@@ -157,6 +157,6 @@ def c06(bench: Bench) -> Verdict:
     found.check("what the card wrote reached the driver (entries written, and the datagrams answered)", written)
     found.check("no synchronisation was called for", not synced.events, f"{len(synced.events)} calls of dma_sync_*")
     return found.verdict(
-        f"of the first 16 entries of the MAD layer's completion queue {written} were written by the card and {unused} still"
-        " are as the driver set them up, without any call to synchronise"
+        f"of the first 16 entries of the MAD layer's completion queue {written} were written by the card and {unused}"
+        " still are as the driver set them up, without any call to synchronise"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 
@@ -24,6 +25,8 @@ def judge(claim: Claim, bench: Bench) -> Verdict:
             raise TypeError(f"the test of {claim.id} returned {verdict!r}, not a verdict")
     except Exception as error:
         verdict = Verdict.failed(error)
+        with contextlib.suppress(Exception):  # must not hide why the claim failed
+            bench.note_trouble()
     verdict.evidence = [*bench.evidence, *verdict.evidence]
     if verdict.status in (Status.CONFIRMED, Status.CONTRADICTED) and not verdict.evidence:
         verdict = Verdict.failed(LabError(f"the test of {claim.id} gives no evidence for {verdict.status.value!r}"))
