@@ -239,6 +239,8 @@ def make_qp(turn: Turn, service: int) -> int | None:
     context.fre = context.rlky = int(random.random() < 0.75)
     context.user_index = random.choice((0xFFFFFF, 0xFFFFFF, 9))
     context.block_lb_mc = int(random.random() < 0.5)
+    context.cs_res, context.cs_req = random.choice((0, 0, 1, 2)), random.choice((0, 0, 0x11, 0x22))
+    context.send_dbr_mode = int(random.random() < 0.1)
     _, pages = turn.buffer((64 << log_rq) + (64 << log_sq))
     out = turn.run(Op.CREATE_QP, view, pages)
     return None if out is None else cmd.CreateQpOut.from_bytes(out).qpn
