@@ -107,7 +107,6 @@ _OTHER_CARDS: Final = tuple(
 _GAPS: Final = tuple(
     Explanation("hca", reason, GAP, text, tests, gap)
     for reason, text, gap, tests in (
-        (r"ODP implicit is not supported", "a region is a range", "Implicit on-demand paging", ""),
         (r"ODP is not supported using DC", "no DC queue pairs", "Dynamically connected transport", ""),
         (r"Create DC QP is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
         (r"DCI caps is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
@@ -117,6 +116,7 @@ _GAPS: Final = tuple(
             "Dynamically connected transport",
             r"\.test_rdmacm_async_traffic_dc_external_qp$",
         ),
+        (r"All gid indices populated", "a port has one GID", "More GIDs", ""),
         (r"Tag matching is not supported", "no matching of tags in the card", "Tag matching", ""),
         (
             r"Device caps doesn't support Support CQE 128B compression",
@@ -134,9 +134,7 @@ _GAPS: Final = tuple(
             "Queues without doorbells",
             "",
         ),
-        (r"The device doesn't support send_dbr_mode", "doorbell records are needed", "Queues without doorbells", ""),
         (r"UAR allocation \(with flag=0\)", "WQEs are fetched, not pushed", "BlueFlame", ""),
-        (r"Alloc reserved QP number", "QP numbers belong to QPs", "Reserved QP numbers", ""),
         (r"Creat(e|ion or usage of) schedule elements", "queues are served in turn", "Scheduling elements", ""),
     )
 )
