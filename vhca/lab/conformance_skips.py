@@ -128,12 +128,6 @@ _GAPS: Final = tuple(
         (r"Create Mlx5DV QP is not supported", "no signatures over data", "Signature offload", r"_sig_"),
         (r"The device crypto engines does not support AES", "no encryption of data", "Inline encryption", ""),
         (r"DV QP OOO feature", "packets are placed in order", "Out-of-order placement", ""),
-        (
-            r"The device doesn't support general HCA CAPs 2",
-            "doorbell records are needed",
-            "Queues without doorbells",
-            "",
-        ),
         (r"UAR allocation \(with flag=0\)", "WQEs are fetched, not pushed", "BlueFlame", ""),
         (r"Creat(e|ion or usage of) schedule elements", "queues are served in turn", "Scheduling elements", ""),
     )
