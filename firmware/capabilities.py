@@ -116,6 +116,7 @@ ATOMIC_CAPS_FULL: Final[Mapping[str, int]] = MappingProxyType(
         "atomic_operations": 0x3,
         # Bit log2(bytes): 8-byte operands only.
         "atomic_size_qp": 0x8,
+        "atomic_size_dc": 0x8,
     }
 )
 """Atomic capabilities that go with ``CAPS_FULL``."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from firmware.objects import (
     Cq,
+    Dct,
     Eq,
     Memic,
     Mkey,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 EVENT_COMMAND = 0x0A
 # Reserved: a key that stands for memory that is not there. Its index is never given out, so every access is refused.
 NULL_MKEY = 0x200
+DCT_FIRST = 0xC00000
 
 
 class Hca:
@@ -59,6 +61,8 @@ class Hca:
         self.capabilities = Capabilities(self.info)
         # Packets of this card to itself, handed out as events after the step that sent them.
         self.loopback: deque[tuple[int, Packet]] = deque()
+        # Number of the last connection that an initiator made; resets do not turn it back.
+        self.dc_connections = 0
         self.ports: Mapping[int, Port] = {}
         # Takes a packet for QP0 that the subnet management agent answers; returns False for all others.
         self.sma: Callable[[int, Packet], bool] | None = None
@@ -95,6 +99,8 @@ class Hca:
         self.reserved_qpns: Table[ReservedQpns] = Table(
             "reserved_qpns", RESERVED_QPN_FIRST >> LOG_RESERVED_QPNS, 1 << LOG_RESERVED_QPN_MAX - LOG_RESERVED_QPNS
         )
+        # Far from those of queue pairs.
+        self.dcts: Table[Dct] = Table("dct", DCT_FIRST, 1 << 16)
         self.multicast: dict[bytes, MulticastGroup] = {}
         # (port, 0 or 1) -> the QP that serves QP0 or QP1 of that port
         self.special_qps: dict[tuple[int, int], Qp] = {}
@@ -119,6 +125,7 @@ class Hca:
             self.mkeys,
             self.srqs,
             self.qps,
+            self.dcts,
             self.reserved_qpns,
         )
         counts = {table.kind: len(table) for table in tables}

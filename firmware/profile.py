@@ -63,6 +63,9 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "device_frequency_mhz": 1000,
         "device_frequency_khz": 1_000_000,
         "pg": 1,
+        "dct": 1,
+        "log_max_ra_req_dc": 4,
+        "log_max_ra_res_dc": 4,
         "hca_cap_2": 1,
         "umr_extended_translation_offset": 1,
         "fixed_buffer_size": 1,
@@ -162,6 +165,8 @@ class Capabilities:
             if not chosen.mem_page_fault:
                 return "mem_page_fault: this card describes faults by memory only (1)"
             self.paging.mem_page_fault = 1
+            # User space looks in the place of the other scheme for what may fault on which transport.
+            self.paging.transport_page_fault_scheme_cap = self.paging.memory_page_fault_scheme_cap
             return ""
         return "op_mod: this capability group cannot be set"
 
@@ -195,5 +200,7 @@ def _device_memory(info: BoardInfo) -> DeviceMemCap:
 def _paging() -> OdpCap:
     reliable = OdpPerTransportServiceCap(**dict.fromkeys(PAGING_RELIABLE, 1))
     datagram = OdpPerTransportServiceCap(**dict.fromkeys(PAGING_DATAGRAM, 1))
-    scheme = OdpSchemeCap(page_prefetch=1, rc_odp_caps=reliable, xrc_odp_caps=reliable, ud_odp_caps=datagram)
+    scheme = OdpSchemeCap(
+        page_prefetch=1, rc_odp_caps=reliable, xrc_odp_caps=reliable, dc_odp_caps=reliable, ud_odp_caps=datagram
+    )
     return OdpCap(memory_page_fault_scheme_cap=scheme, mem_page_fault=1)

@@ -8,6 +8,7 @@ from firmware.objects import Cq, MulticastGroup, Srq
 from firmware.queues import RecordlessSendQueue, RecvQueue, SendQueue
 from firmware.transport import state
 from firmware.transport.qp import (
+    ST_DCI,
     ST_QP0,
     ST_QP1,
     ST_RC,
@@ -22,7 +23,7 @@ from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.qpc import Qpc
 
-SERVICES = (ST_RC, ST_UC, ST_UD, ST_XRC, ST_QP0, ST_QP1, ST_REG_UMR)
+SERVICES = (ST_RC, ST_UC, ST_UD, ST_XRC, ST_DCI, ST_QP0, ST_QP1, ST_REG_UMR)
 
 RQ_REGULAR = 0
 RQ_SRQ = 1
@@ -73,7 +74,7 @@ def _inline_bytes(mode: int, cq: Cq | None) -> int:
 
 def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> None:
     caps = hca.capabilities.general
-    if context.st not in SERVICES:
+    if context.st not in SERVICES or (context.st == ST_DCI and not caps.dct):
         refuse(Status.BAD_PARAM, "qpc.st: this service type is not offered")
     if context.wq_signature:
         refuse(Status.BAD_PARAM, "qpc.wq_signature: not offered")
@@ -123,7 +124,8 @@ def _attach_queues(hca: Hca, qp: Qp, request: Command[cmd.CreateQpIn]) -> Srq | 
                 if context.send_dbr_mode
                 else SendQueue(buffer, rq_bytes, context.log_sq_size, record)
             )
-    if context.rq_type == RQ_SRQ and qp.service != ST_XRC:
+    # An XRC target takes the SRQ that a packet names, a DC initiator receives nothing.
+    if context.rq_type == RQ_SRQ and qp.service not in (ST_XRC, ST_DCI):
         return find(hca.srqs, context.srqn_rmpn_xrqn, request.uid)
     return None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from firmware.objects import SRQ_XRC, Cq, Srq
 from firmware.queues import RecvWqe, post_event, take_receive, write_cqe
 from firmware.transport import wqe as send_wqe
-from firmware.transport.qp import ST_XRC, Qp
+from firmware.transport.qp import ST_DCT, ST_XRC, Qp
 from firmware.transport.wqe import SendWqe
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.cqe import Cqe64, CqeFormat, CqeGrh, CqeOpcode, CqeSyndrome, ErrCqe64
@@ -219,7 +219,9 @@ def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int =
 
 
 def qp_event(hca: "Hca", qp: Qp, event_type: int) -> None:
-    """Send an affiliated event of a queue pair to the asynchronous event queues."""
+    """Send an affiliated event of a queue pair to the asynchronous event queues; connections of targets have none."""
+    if qp.service == ST_DCT:
+        return
     post_event(hca, event_type, 0, 0, _event_data(int(QueueType.QP), qp.handle))
 
 

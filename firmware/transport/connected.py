@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from firmware.transport import completer, responder, unreliable
 from firmware.transport.port import FULL_MEMBER, Port, is_own_lid, pkey_at, pkeys_match
-from firmware.transport.qp import ERR, INIT, ST_UC, ST_XRC, Qp
+from firmware.transport.qp import ERR, INIT, ST_DCI, ST_UC, ST_XRC, Qp
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Packet
 
 if TYPE_CHECKING:
@@ -38,5 +38,7 @@ def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
         unreliable.request(hca, qp, packet)
     elif qp.service == ST_XRC and qp.sq is not None:
         hca.count["rx_drop_xrc_initiator"] += 1
+    elif qp.service == ST_DCI:
+        hca.count["rx_drop_dc_initiator"] += 1
     else:
         responder.request(hca, qp, packet)

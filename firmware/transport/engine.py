@@ -5,13 +5,13 @@ Everything that is wrong before a queue pair is found or before its service can 
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.transport import connected, requester, ud
+from firmware.transport import connected, dc, requester, ud
 from firmware.transport.completion import flush_send_queue
 from firmware.transport.port import MANAGEMENT_VL, Port, is_own_lid
-from firmware.transport.qp import ERR, RTS, SQER, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
+from firmware.transport.qp import ERR, RTS, SQER, ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
 from firmware.transport.state import ENGINES
 from vhca.wire.ib import MAX_PAYLOAD_BYTES
-from vhca.wire.packet import PERMISSIVE_LID, RC, SEND, UC, UD, XRC, Packet
+from vhca.wire.packet import DC, PERMISSIVE_LID, RC, SEND, UC, UD, XRC, Packet
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 SMP_CLASSES: Final = (0x01, 0x81)
 MAD_BYTES: Final = 256
 
-_WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC: XRC, ST_QP0: UD, ST_QP1: UD}
+_WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC: XRC, ST_QP0: UD, ST_QP1: UD, ST_DCI: DC}
 
 ENGINES.update(
     {
         ST_RC: requester.run,
         ST_XRC: requester.run,
+        ST_DCI: requester.run,
         ST_UC: requester.run,
         ST_REG_UMR: requester.run,
         ST_UD: ud.run,
@@ -66,6 +67,9 @@ def packet_in(hca: "Hca", port_number: int, packet: Packet) -> None:
         ud.receive_multicast(hca, port_number, packet)
         return
     qp = hca.qps.get(qpn)
+    if qp is None and packet.service == DC:
+        dc.receive(hca, port, port_number, packet)
+        return
     if qp is None:
         hca.count["rx_drop_unknown_qp"] += 1
         return

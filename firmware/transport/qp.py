@@ -22,6 +22,9 @@ ST_RC = 0
 ST_UC = 1
 ST_UD = 2
 ST_XRC = 3
+ST_DCI = 5
+# One connection of a DC target; such a queue pair is in no table.
+ST_DCT = 6
 ST_QP0 = 7
 ST_QP1 = 8
 ST_REG_UMR = 0xC
@@ -84,6 +87,11 @@ class Requester:
     slid: int = 0
     pkey: int = 0
     way_out: int = 0
+    # Of a DC initiator: address vector, access key, number and first PSN of its connection.
+    target: bytes = b""
+    access_key: int = 0
+    connection: int = 0
+    connection_psn: int = 0
     # A datagram that is to be sent waits for pages.
     paging: bool = False
     ack_timer: "Timer | None" = None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from firmware.memory import AccessError, PageFault, gather
 from firmware.queues import SendQueue
 from firmware.timers import Timer
-from firmware.transport import completion, paging, umr
+from firmware.transport import completion, dc, paging, umr
 from firmware.transport.port import LOOPBACK, WIRE, pkey_at, way_out
-from firmware.transport.qp import RTS, ST_RC, ST_UC, ST_XRC, Qp, Requester
+from firmware.transport.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
 from firmware.transport.retry import ack_timeout
 from firmware.transport.segment import BURST_BYTES, packet_count
@@ -20,7 +20,7 @@ from firmware.transport.state import enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, UMR, SendWqe, WqeError, blocks_of, identity_of, parse
 from vhca.hw.effects import Transmit
 from vhca.hw.memory import DmaError
-from vhca.wire.packet import COMPARE_SWAP, RC, READ_REQUEST, UC, XRC, Packet
+from vhca.wire.packet import COMPARE_SWAP, DC, RC, READ_REQUEST, UC, XRC, Packet
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -35,7 +35,7 @@ WINDOW_PACKETS: Final = 512
 ASK_PACKETS: Final = 128
 MAX_PACKETS: Final = (1 << 23) - 1
 
-_WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC}
+_WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC, ST_DCI: DC}
 
 
 def run(hca: "Hca", qp: Qp) -> None:
@@ -103,7 +103,14 @@ def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
             if not _may_start(requester, wqe):
                 return
             if wqe.first < 0:
-                _start(requester, wqe)
+                if wqe.raw and qp.service == ST_DCI:
+                    way = dc.connect(hca, qp, requester, wqe)
+                    if way == dc.WAIT:
+                        return
+                    if way == dc.CONNECTED:
+                        _find_way(hca, qp, requester)
+                if not wqe.fault:
+                    _start(requester, wqe)
                 if wqe.fault:
                     continue
         if wqe.op == LOCAL:
@@ -276,6 +283,8 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     )
     if wqe.xrc_srqn:
         packet.xrc_srqn = wqe.xrc_srqn
+    elif wqe.raw:
+        dc.address(qp, requester, packet)
     if requester.send_psn > requester.max_psn:
         requester.max_psn = requester.send_psn
     requester.unasked += count

@@ -23,7 +23,7 @@ from firmware.timers import Timer
 from firmware.transport import completion, paging
 from firmware.transport.port import pkey_at, transmit
 from firmware.transport.psn import HALF, PSN_MASK
-from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
+from firmware.transport.qp import ERR, RTR, ST_DCT, ST_RC, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.transport.segment import BURST_BYTES, MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
@@ -32,6 +32,7 @@ from vhca.wire.packet import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
     COMPARE_SWAP,
+    DC,
     FETCH_ADD,
     RC,
     READ_REQUEST,
@@ -52,6 +53,8 @@ NAK_SEQUENCE: Final = 0x60
 NAK_INVALID_REQUEST: Final = 0x61
 NAK_REMOTE_ACCESS: Final = 0x62
 NAK_REMOTE_OPERATION: Final = 0x63
+
+_WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_DCT: DC}
 
 NO_MESSAGE: Final = -1
 READ_BUDGET: Final = 1 << 20
@@ -450,6 +453,11 @@ def _refuse(hca: "Hca", qp: Qp, responder: Responder, error: RequestError) -> No
     completion.qp_event(hca, qp, _EVENTS[error.nak])
 
 
+def refusal(hca: "Hca", qp: Qp, psn: int) -> Packet:
+    """A NAK for a request that is not even looked at: its sender may not access this memory."""
+    return _acknowledgement(hca, qp, psn, NAK_REMOTE_ACCESS, qp.responder.msn)
+
+
 def _reply(hca: "Hca", qp: Qp, packet: Packet) -> None:
     """Send an answer, behind READ responses that are still under way: answers go out in PSN order (9.7.5.1.1)."""
     replies = qp.responder.replies
@@ -542,7 +550,7 @@ def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:
     return Packet(
         path.dlid,
         port.lid | path.mlid & (1 << port.lmc) - 1,
-        XRC if qp.service == ST_XRC else RC,
+        _WIRE_SERVICE[qp.service],
         op,
         qp.remote_qpn,
         psn & PSN_MASK,

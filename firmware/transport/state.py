@@ -23,6 +23,7 @@ from firmware.transport.qp import (
     SQ_DRAINING,
     SQD,
     SQER,
+    ST_DCI,
     ST_QP0,
     ST_QP1,
     ST_RC,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from firmware.hca import Hca
 
 CONNECTED: Final = (ST_RC, ST_UC, ST_XRC)
-RELIABLE: Final = (ST_RC, ST_XRC)
+RELIABLE: Final = (ST_RC, ST_XRC, ST_DCI)
 SPECIAL: Final = (ST_QP0, ST_QP1, ST_REG_UMR)
 DATAGRAM: Final = (ST_UD, ST_QP0, ST_QP1)
 
@@ -71,7 +72,7 @@ _ALT = OptParam.ALT_ADDR_PATH
 
 
 def _optional(reliable: int, unreliable: int, datagram: int) -> dict[int, int]:
-    return {ST_RC: reliable, ST_XRC: reliable, ST_UC: unreliable, ST_UD: datagram}
+    return {ST_RC: reliable, ST_XRC: reliable, ST_DCI: reliable, ST_UC: unreliable, ST_UD: datagram}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def _required(op: int, service: int) -> tuple[str, ...]:
             return (*fields, "rre", "rwe", "rae", "atomic_mode")
         return (*fields, "q_key", "pd") if service == ST_REG_UMR else (*fields, "q_key")
     if op == Op.INIT2RTR_QP:
-        if service in RELIABLE:
+        if service in (ST_RC, ST_XRC):
             return ("mtu", "log_msg_max", "remote_qpn", "next_rcv_psn", "log_rra_max", "min_rnr_nak", *_PATH_FIELDS)
         if service == ST_UC:
             return ("mtu", "log_msg_max", "remote_qpn", "next_rcv_psn", *_PATH_FIELDS)

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Final
 
 from firmware.queues import Sge
-from firmware.transport.qp import ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC
+from firmware.transport.qp import ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC
 from vhca.layout import Layout, sub
 from vhca.wire.connectx.wqe import (
     AtomicSegment,
@@ -55,11 +55,13 @@ _CONNECTED: Final = frozenset(_OPERATIONS)
 _UNRELIABLE: Final = frozenset(
     (WqeOpcode.NOP, WqeOpcode.RDMA_WRITE, WqeOpcode.RDMA_WRITE_IMM, WqeOpcode.SEND, WqeOpcode.SEND_IMM, WqeOpcode.UMR)
 )
+_DYNAMIC: Final = _CONNECTED - {WqeOpcode.UMR}
 _DATAGRAM: Final = frozenset((WqeOpcode.NOP, WqeOpcode.SEND, WqeOpcode.SEND_IMM))
 SERVED: Final[dict[int, frozenset[WqeOpcode]]] = {
     ST_RC: _CONNECTED,  # type: ignore[dict-item]
     ST_XRC: _CONNECTED,  # type: ignore[dict-item]
     ST_UC: _UNRELIABLE,
+    ST_DCI: _DYNAMIC,  # type: ignore[dict-item]
     ST_UD: _DATAGRAM,
     ST_QP0: _DATAGRAM,
     ST_QP1: _DATAGRAM,
@@ -193,7 +195,7 @@ def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 
     at = start + UNIT
     end = start + (units << 4)
     op = wqe.op
-    if units == 3 and op in (WRITE, READ_REQUEST) and service != ST_XRC:
+    if units == 3 and op in (WRITE, READ_REQUEST) and service < ST_XRC:
         # The usual RDMA request: one remote address, one data pointer.
         wqe.va, wqe.rkey, size, lkey, addr = _rdma(raw, at)
         if not size & INLINE_FLAG:
@@ -210,11 +212,11 @@ def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 
         _need(at + UNIT <= end, "no XRC segment")
         wqe.xrc_srqn = _xrc(raw, at)[0]
         at += UNIT
-    if service in (ST_UD, ST_QP0, ST_QP1):
+    if service in (ST_UD, ST_QP0, ST_QP1, ST_DCI):
         _need(at + DatagramSegment.SIZE <= end, "no address vector")
         wqe.raw = raw[at : at + DatagramSegment.SIZE]
         at += DatagramSegment.SIZE
-    elif op != SEND:
+    if op != SEND:
         _need(at + UNIT <= end, "no remote address segment")
         wqe.va, wqe.rkey = _raddr(raw, at)
         at += UNIT

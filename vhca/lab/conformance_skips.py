@@ -107,16 +107,9 @@ _OTHER_CARDS: Final = tuple(
 _GAPS: Final = tuple(
     Explanation("hca", reason, GAP, text, tests, gap)
     for reason, text, gap, tests in (
-        (r"ODP is not supported using DC", "no DC queue pairs", "Dynamically connected transport", ""),
-        (r"Create DC QP is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
-        (r"DCI caps is not supported", "no DC queue pairs", "Dynamically connected transport", ""),
-        (
-            r"SkipTest occurred on active side",
-            "no DC queue pairs",
-            "Dynamically connected transport",
-            r"\.test_rdmacm_async_traffic_dc_external_qp$",
-        ),
         (r"All gid indices populated", "a port has one GID", "More GIDs", ""),
+        (r"DCI caps is not supported", "no streams of an initiator", "Dynamically connected transport", ""),
+        (r"Mapping AH to QP is not supported", "no mapping of address handles", "Dynamically connected transport", ""),
         (r"Tag matching is not supported", "no matching of tags in the card", "Tag matching", ""),
         (
             r"Device caps doesn't support Support CQE 128B compression",

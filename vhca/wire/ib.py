@@ -16,6 +16,7 @@ from vhca.wire.opcodes import (
     AETH,
     ATOMIC_ACK_ETH,
     ATOMIC_ETH,
+    DCETH,
     DETH,
     IETH,
     IMMDT,
@@ -43,6 +44,7 @@ _U32: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _DETH: Final = Struct(">II")
 _RETH: Final = Struct(">QII")
+_DCETH: Final = Struct(">QIII")
 _ATOMIC_ETH: Final = Struct(">QIQQ")
 
 _MIN_BYTES: Final = 8 + 12 + 4 + 2
@@ -133,6 +135,8 @@ def transport_size_bytes(packet: Packet) -> int:
 def _pack_extended(parts: list[bytes], headers: int, packet: Packet) -> None:
     if headers & XRCETH:
         parts.append(_U32.pack(packet.xrc_srqn))
+    if headers & DCETH:
+        parts.append(_DCETH.pack(packet.dc_key, packet.src_qp, packet.dc_connection, packet.dc_psn))
     if headers & DETH:
         parts.append(_DETH.pack(packet.qkey, packet.src_qp))
     if headers & RETH:
@@ -231,6 +235,11 @@ def _unpack_extended(raw: bytes, offset: int, headers: int, packet: Packet) -> N
     if headers & XRCETH:
         packet.xrc_srqn = _U32.unpack_from(raw, offset)[0] & PSN_MASK
         offset += 4
+    if headers & DCETH:
+        packet.dc_key, src_qp, packet.dc_connection, first_psn = _DCETH.unpack_from(raw, offset)
+        packet.src_qp = src_qp & PSN_MASK
+        packet.dc_psn = first_psn & PSN_MASK
+        offset += 20
     if headers & DETH:
         packet.qkey, src_qp = _DETH.unpack_from(raw, offset)
         packet.src_qp = src_qp & PSN_MASK

@@ -1,7 +1,8 @@
 """The opcode table of the base transport header: what each of the 256 values means and which headers follow it.
 
 One row per opcode of the services RC, UC, UD and XRC (tables 35 and 38 of volume 1, annex A14 for XRC). The table is
-derived from the operations, so that a row cannot disagree with another one. Reliable datagram is not modelled.
+derived from the operations, so that a row cannot disagree with another one. Reliable datagram is not modelled. The
+dynamically connected transport (DC) belongs to a vendor who has not published its packets; those here are our own.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from vhca.wire.packet import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
     COMPARE_SWAP,
+    DC,
     FETCH_ADD,
     RC,
     READ_REQUEST,
@@ -31,6 +33,8 @@ AETH: Final = 16
 ATOMIC_ACK_ETH: Final = 32
 IMMDT: Final = 64
 IETH: Final = 128
+# Stands in the place of XRCETH and DETH.
+DCETH: Final = 256
 
 HEADER_SIZE_BYTES: Final = {
     XRCETH: 4,
@@ -41,9 +45,10 @@ HEADER_SIZE_BYTES: Final = {
     ATOMIC_ACK_ETH: 8,
     IMMDT: 4,
     IETH: 4,
+    DCETH: 20,
 }
 
-SERVICE_NAMES: Final = {RC: "RC", UC: "UC", UD: "UD", XRC: "XRC"}
+SERVICE_NAMES: Final = {RC: "RC", UC: "UC", UD: "UD", XRC: "XRC", DC: "DC"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ _RELIABLE: Final = frozenset(row[0] for row in _ROWS)
 _SERVED: Final = {
     RC: _RELIABLE,
     XRC: _RELIABLE,
+    DC: _RELIABLE,
     UC: frozenset(range(0x0C)),
     UD: frozenset((0x04, 0x05)),
 }
@@ -106,6 +112,8 @@ def _headers(service: int, op: int, start: bool, end: bool, immediate: bool, inv
     headers = 0
     if service == XRC and op not in _RESPONSES:
         headers |= XRCETH
+    if service == DC and op not in _RESPONSES:
+        headers |= DCETH
     if service == UD:
         headers |= DETH
     if op == READ_REQUEST or (op == WRITE and start):

@@ -16,6 +16,8 @@ UC: Final = 0x20
 RD: Final = 0x40
 UD: Final = 0x60
 XRC: Final = 0xA0
+# In the range that is left to manufacturers: the dynamically connected transport. Its packets are our own.
+DC: Final = 0xC0
 
 # Operations, independent of service and of the place in a message.
 SEND: Final = 0
@@ -92,5 +94,9 @@ class Packet:
     src_qp: int = 0
     # XRCETH
     xrc_srqn: int = 0
+    # DCETH, with `src_qp`: access key of the target, number of the connection and its first PSN
+    dc_key: int = 0
+    dc_connection: int = 0
+    dc_psn: int = 0
     # False: ICRC or VCRC would not match (a bit was flipped on the way)
     good: bool = True

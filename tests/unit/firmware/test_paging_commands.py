@@ -47,7 +47,9 @@ def test_the_driver_chooses_the_memory_scheme() -> None:
     assert refused.value.status == Status.BAD_PARAM
     choice.capability = OdpCap(mem_page_fault=1).to_bytes().ljust(4096, b"\0")
     driver.run(Op.SET_HCA_CAP, choice, op_mod=CapType.ODP << 1)
-    assert OdpCap.from_bytes(caps(driver, CapType.ODP, True)[:256]).mem_page_fault
+    chosen = OdpCap.from_bytes(caps(driver, CapType.ODP, True)[:256])
+    assert chosen.mem_page_fault
+    assert chosen.transport_page_fault_scheme_cap.dc_odp_caps.srq_receive
 
 
 def test_indirect_pages_may_be_large_enough_for_five_levels(driver: Driver) -> None:

@@ -13,6 +13,7 @@ from vhca.wire.connectx.cmd.common import (
     BareIn,
     BareOut,
 )
+from vhca.wire.connectx.cmd.dct import CreateDctIn, CreateDctOut, DctIn, QueryDctOut
 from vhca.wire.connectx.cmd.devx import (
     CreateUctxIn,
     CreateUctxOut,
@@ -227,6 +228,11 @@ LAYOUTS: Final[Mapping[Op, tuple[type[Layout], type[Layout]]]] = MappingProxyTyp
         Op.QUERY_RMP: (QueryRmpIn, QueryRmpOut),
         Op.CREATE_UCTX: (CreateUctxIn, CreateUctxOut),
         Op.DESTROY_UCTX: (DestroyUctxIn, BareOut),
+        Op.CREATE_DCT: (CreateDctIn, CreateDctOut),
+        Op.DRAIN_DCT: (DctIn, BareOut),
+        Op.DESTROY_DCT: (DctIn, BareOut),
+        Op.QUERY_DCT: (DctIn, QueryDctOut),
+        Op.ARM_DCT_FOR_KEY_VIOLATION: (DctIn, BareOut),
         Op.PAGE_FAULT_RESUME: (PageFaultResumeIn, BareOut),
         Op.CREATE_UMEM: (CreateUmemIn, CreateUmemOut),
         Op.DESTROY_UMEM: (DestroyUmemIn, BareOut),

@@ -1,0 +1,173 @@
+"""The dynamically connected transport (DC): an initiator whose every work request names a target.
+
+DC belongs to the vendor and its packets are nowhere specified, so those here are our own: reliable requests in the
+range of opcodes that is left to manufacturers, with a header (:data:`vhca.wire.opcodes.DCETH`) that names initiator,
+access key and connection. An initiator has one connection at a time. It ends it when a work request names another
+target, once all before are acknowledged; the next one has a higher number, and its first packet makes the target's side
+of it. There a connection is the receive side of a reliable queue pair, so that the rules of chapter 9 hold for it.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from firmware.objects import Dct
+from firmware.queues import post_event
+from firmware.transport import completion, responder
+from firmware.transport.port import Port, gid_at, is_own_lid, pkey_at, pkeys_match, transmit
+from firmware.transport.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
+from firmware.transport.wqe import SendWqe
+from vhca.wire.connectx.eqe import DctData, EventType
+from vhca.wire.connectx.qpc import Qpc
+from vhca.wire.connectx.wqe import DatagramSegment
+from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, MULTICAST_LID_FIRST, READ_RESPONSE, Grh, Packet
+
+if TYPE_CHECKING:
+    from firmware.hca import Hca
+
+# Connections that one target remembers; the least recently made is forgotten first.
+MAX_CONNECTIONS: Final = 1 << 14
+# READs and atomics that a target's connection keeps answers for, as log_max_ra_res_dc says.
+LOG_RESOURCES: Final = 4
+NUMBER_MASK: Final = 0xFFFFFFFF
+HALF: Final = 1 << 31
+
+SAME: Final = 0
+CONNECTED: Final = 1
+WAIT: Final = 2
+
+_RESPONSES: Final = (ACKNOWLEDGE, READ_RESPONSE, ATOMIC_ACKNOWLEDGE)
+_av = DatagramSegment.unpacker("ext", "dqpn", "sl", "mlid", "rlid", "tclass", "hop_limit", "grh", "src_addr_index",
+                               "flow_label", "rgid")  # fmt: skip
+
+
+def connect(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
+    """Make sure that initiator `qp` is connected to the target of `wqe`; WAIT while earlier requests are under way."""
+    if wqe.raw == requester.target:
+        return SAME
+    if requester.pending[0] is not wqe:
+        return WAIT
+    extended, dctn, sl, mlid, rlid, tclass, hop_limit, has_grh, gid_index, flow_label, rgid = _av(wqe.raw)
+    if not extended or rlid >= MULTICAST_LID_FIRST:
+        wqe.fault = completion.LOCAL_QP_OPERATION
+        wqe.reason = "the address vector is not an extended one, or its LID is not unicast"
+        return SAME
+    grh = Grh(gid_at(hca.ports[qp.port], gid_index), rgid, tclass, flow_label, hop_limit) if has_grh else None
+    qp.path = Path(dlid=rlid, sl=sl, mlid=mlid, source_gid_index=gid_index, grh=grh)
+    qp.remote_qpn = dctn
+    requester.target = wqe.raw
+    requester.access_key = int.from_bytes(wqe.raw[:8], "big")
+    # Numbers never repeat, whatever is reset: a late packet of an old connection is known by its number.
+    hca.dc_connections = requester.connection = (hca.dc_connections + 1) & NUMBER_MASK
+    requester.connection_psn = requester.next_psn & 0xFFFFFF
+    requester.una = requester.send_psn = requester.max_psn = requester.next_psn
+    hca.count["dc_connects"] += 1
+    return CONNECTED
+
+
+def address(qp: Qp, requester: Requester, packet: Packet) -> None:
+    """Fill the header that DC requests have in addition to those of RC."""
+    packet.src_qp = qp.handle
+    packet.dc_key = requester.access_key
+    packet.dc_connection = requester.connection
+    packet.dc_psn = requester.connection_psn
+
+
+def receive(hca: "Hca", port: Port, port_number: int, packet: Packet) -> None:
+    """A packet for a number that is no queue pair's: a request for a target, or nobody's."""
+    target = hca.dcts.get(packet.dest_qp)
+    if target is None or target.drained or target.port != port_number or packet.op in _RESPONSES:
+        hca.count["rx_drop_unknown_qp"] += 1
+        return
+    if not is_own_lid(port, packet.dlid):
+        hca.count["rx_drop_path"] += 1
+        return
+    if not pkeys_match(packet.pkey, pkey_at(port, target.pkey_index)):
+        hca.count["rx_drop_pkey"] += 1
+        return
+    if packet.dc_key != target.access_key:
+        _wrong_key(hca, target, packet)
+        return
+    connection = _connection(hca, target, packet)
+    if connection is None or connection.state == ERR:
+        hca.count["rx_drop_qp_state"] += 1
+        return
+    hca.count["rx_packets"] += packet.count
+    responder.request(hca, connection, packet)
+
+
+def _connection(hca: "Hca", target: Dct, packet: Packet) -> Qp | None:
+    """The target's side of the connection that `packet` belongs to, made at its first packet; None if it is over."""
+    place = (packet.slid, packet.src_qp)
+    known = target.connections.get(place)
+    if known is not None:
+        number, connection = known
+        age = (number - packet.dc_connection) & NUMBER_MASK
+        if not age:
+            return connection
+        if age < HALF:
+            return None
+        del target.connections[place]
+        _close(hca, connection)
+    elif len(target.connections) >= MAX_CONNECTIONS:
+        oldest = next(iter(target.connections))
+        _close(hca, target.connections.pop(oldest)[1])
+    connection = _new_connection(target, packet)
+    target.connections[place] = (packet.dc_connection, connection)
+    hca.count["dc_accepts"] += 1
+    return connection
+
+
+def _new_connection(target: Dct, packet: Packet) -> Qp:
+    grh = packet.grh
+    back = Grh(grh.dgid, grh.sgid, grh.tclass, grh.flow_label, grh.hop_limit) if grh is not None else None
+    connection = Qp(
+        handle=target.handle,
+        uid=target.uid,
+        service=ST_DCT,
+        context=Qpc(),
+        pd=target.pd,
+        state=RTS,
+        recv_cq=target.cq,
+        srq=target.srq,
+        counter=target.counter,
+        port=target.port,
+        user_index=target.user_index,
+        remote_qpn=packet.src_qp,
+        pkey_index=target.pkey_index,
+        remote_rights=target.rights,
+        min_rnr_nak=target.min_rnr_nak,
+        path=Path(dlid=packet.slid, sl=packet.sl, grh=back),
+        # The SRQ goes on with other connections: no last WQE.
+        last_wqe_reported=True,
+    )
+    connection.responder.mtu = target.mtu
+    connection.responder.epsn = packet.dc_psn
+    connection.responder.resource_limit = 1 << LOG_RESOURCES
+    return connection
+
+
+def _wrong_key(hca: "Hca", target: Dct, packet: Packet) -> None:
+    """Refuse a request that does not know the access key; tell the host if it wants to know."""
+    target.key_violations += 1
+    hca.count["dc_key_violations"] += 1
+    transmit(hca, target.port, responder.refusal(hca, _new_connection(target, packet), packet.psn))
+    if target.armed:
+        target.armed = False
+        post_event(hca, EventType.DCT_KEY_VIOLATION, 0, 0, DctData(dctn=target.handle).to_bytes())
+
+
+def _close(hca: "Hca", connection: Qp) -> None:
+    """Forget a connection: a receive under way ends with it."""
+    connection.state = ERR
+    if connection.reply_timer is not None:
+        hca.timers.cancel(connection.reply_timer)
+    connection.responder.replies.clear()
+    completion.flush_receive_queue(hca, connection)
+
+
+def drain(hca: "Hca", target: Dct) -> None:
+    """End all connections of a target, and accept no more."""
+    target.drained = True
+    connections = list(target.connections.values())
+    target.connections.clear()
+    for _, connection in connections:
+        _close(hca, connection)

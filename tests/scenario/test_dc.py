@@ -1,0 +1,304 @@
+"""The dynamically connected transport: one initiator, many targets, and what becomes of their connections."""
+
+import os
+import struct
+
+import pytest
+
+from firmware import paging
+from firmware.objects import REMOTE_READ, Dct
+from firmware.transport import dc, engine
+from firmware.transport.qp import ST_DCI
+from tests.scenario.test_paging import PRESENT, Region, faults
+from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.eqe import EventType
+from vhca.wire.connectx.wqe import DatagramSegment, RaddrSegment, WqeOpcode
+from vhca.wire.ib import decode, encode, split
+from vhca.wire.packet import DC
+
+KEY = 0x1234_5678_9ABC_DEF0
+
+
+class Target:
+    """A DC target with its SRQ and CQ."""
+
+    def __init__(self, card: Card, key: int = KEY, rights: int = ALL_RIGHTS) -> None:
+        self.card = card
+        self.cq = CompletionQueue(card)
+        self.srq = SharedQueue(card)
+        self.dct = Dct(
+            pd=card.pd.handle,
+            srq=self.srq.srq,
+            cq=self.cq.cq,
+            port=1,
+            pkey_index=0,
+            mtu=1024,
+            access_key=key,
+            rights=rights,
+            min_rnr_nak=1,
+            user_index=0x77,
+        )
+        card.hca.dcts.add(self.dct)
+
+    def av(self, key: int = KEY, **fields: int | bytes) -> bytes:
+        segment = DatagramSegment(ext=1, dqpn=self.dct.handle, rlid=self.card.port.lid, **fields)
+        return key.to_bytes(8, "big") + segment.to_bytes()[8:]
+
+
+def initiator(card: Card, **rts: int) -> End:
+    end = End(card, ST_DCI, has_rq=False)
+    end.to_init()
+    end.to_rtr()
+    end.to_rts(**rts)
+    return end
+
+
+def send(end: End, target: Target, content: bytes, key: int = KEY, **more: int) -> int:
+    return end.post(WqeOpcode.SEND, target.av(key) + end.sge(end.buffer(content), len(content)), **more)
+
+
+def write(end: End, target: Target, content: bytes, remote: int, key: int = KEY) -> int:
+    raddr = RaddrSegment(raddr=remote, rkey=target.card.key).to_bytes()
+    return end.post(WqeOpcode.RDMA_WRITE, target.av(key) + raddr + end.sge(end.buffer(content), len(content)))
+
+
+def statuses(end: End) -> list[int]:
+    return [c.syndrome for c in end.send_cq.poll()]
+
+
+def test_each_work_request_goes_to_the_target_that_it_names() -> None:
+    world = World()
+    a = initiator(world.a)
+    targets = [Target(world.b), Target(world.b), Target(world.a)]
+    places = []
+    for target in targets:
+        places.append(target.card.alloc(4096))
+        for _ in range(4):
+            target.srq.post_recv(places[-1], 4096)
+    order = [0, 0, 1, 0, 2, 1, 1]
+    for number, index in enumerate(order):
+        send(a, targets[index], bytes([number]) * (number + 1))
+    world.settle()
+    assert statuses(a) == [0] * 7
+    for index, target in enumerate(targets):
+        got = target.cq.poll()
+        assert [c.size for c in got] == [number + 1 for number, who in enumerate(order) if who == index]
+        assert {(c.qpn, c.source_qpn, c.user) for c in got} == {(target.dct.handle, a.qpn, 0x77)}
+    # A run to one target is one connection.
+    assert world.a.hca.count["dc_connects"] == 5
+
+
+def test_every_operation_works() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    content = os.urandom(300_000)
+    place = target.card.alloc(len(content))
+    write(a, target, content, place)
+    back = a.buffer(len(content))
+    raddr = RaddrSegment(raddr=place, rkey=target.card.key).to_bytes()
+    a.post(WqeOpcode.RDMA_READ, target.av() + raddr + a.sge(back, len(content)), fence=2)
+    counter = target.card.alloc(8)
+    target.card.memory.write(counter, (5).to_bytes(8, "little"))
+    old = a.buffer(8)
+    raddr = RaddrSegment(raddr=counter, rkey=target.card.key).to_bytes()
+    a.post(WqeOpcode.ATOMIC_FA, target.av() + raddr + struct.pack(">QQ", 3, 0) + data(old, 8, world.a.key))
+    target.srq.post_recv(place, 16)
+    raddr = RaddrSegment(raddr=place, rkey=target.card.key).to_bytes()
+    a.post(WqeOpcode.RDMA_WRITE_IMM, target.av() + raddr, imm=0xABC)
+    a.post(WqeOpcode.NOP)
+    world.settle()
+    assert statuses(a) == [0] * 5
+    assert a.peek(back, len(content)) == content
+    assert int.from_bytes(a.peek(old, 8), "little") == 5
+    assert int.from_bytes(target.card.memory.read(counter, 8), "little") == 8
+    assert [c.extra for c in target.cq.poll()] == [0xABC]
+
+
+def test_a_wrong_key_is_refused_and_told_once_per_arming() -> None:
+    world = World()
+    target = Target(world.b)
+    target.dct.armed = True
+    world.b.events()
+    for round_ in range(2):
+        a = initiator(world.a)
+        place = target.card.alloc(16)
+        write(a, target, b"secret", place, key=KEY + 1)
+        write(a, target, b"other", place)
+        world.settle()
+        assert statuses(a) == [CqeSyndrome.REMOTE_ACCESS_ERR, CqeSyndrome.WR_FLUSH_ERR]
+        assert target.card.memory.read(place, 6) == bytes(6)
+        assert target.dct.key_violations == round_ + 1
+    assert world.b.events() == [(EventType.DCT_KEY_VIOLATION, target.dct.handle)]
+
+
+def test_an_error_ends_one_connection_and_not_the_target() -> None:
+    world = World()
+    target = Target(world.b, rights=REMOTE_READ)
+    bad, good = initiator(world.a), initiator(world.a)
+    target.srq.post_recv(target.card.alloc(64), 64)
+    target.srq.post_recv(target.card.alloc(64), 64)
+    write(bad, target, b"x", target.card.alloc(16))
+    world.settle()
+    assert statuses(bad) == [CqeSyndrome.REMOTE_INVAL_REQ_ERR]
+    assert bad.qp.state == ERR
+    send(good, target, b"fine")
+    world.settle()
+    assert statuses(good) == [0]
+    # After a reset it connects anew.
+    assert bad.apply(Op.QP_2RST) == 0
+    bad.sq_posted = 0
+    bad.card.memory.write(bad.dbr + 4, bytes(4))
+    bad.to_init()
+    bad.to_rtr()
+    bad.to_rts()
+    send(bad, target, b"fine too")
+    world.settle()
+    assert statuses(bad) == [0]
+    assert [c.size for c in target.cq.poll()] == [4, 8]
+    assert world.b.events() == []
+
+
+@pytest.mark.parametrize("fields", [{"ext": 0}, {"rlid": 0xC000}])
+def test_a_malformed_address_vector_is_a_local_error(fields: dict[str, int]) -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    segment = DatagramSegment(**{"ext": 1, "dqpn": target.dct.handle, "rlid": 2, **fields})
+    a.post(WqeOpcode.SEND, segment.to_bytes() + a.sge(a.buffer(4), 4))
+    world.settle()
+    assert statuses(a) == [CqeSyndrome.LOCAL_QP_OP_ERR]
+
+
+def test_a_target_that_is_not_there_uses_the_retries_up() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    world.b.hca.dcts.remove(target.dct)
+    send(a, target, b"hello")
+    world.pass_time(2_000_000_000)
+    assert statuses(a) == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR]
+
+
+def test_no_receive_means_waiting() -> None:
+    world = World()
+    a, target = initiator(world.a, rnr_retry=7), Target(world.b)
+    send(a, target, b"early")
+    world.pass_time(1_000_000)
+    assert statuses(a) == []
+    target.srq.post_recv(target.card.alloc(64), 64)
+    world.pass_time(10_000_000)
+    assert statuses(a) == [0]
+
+
+def test_a_late_packet_of_an_old_connection_is_nothing() -> None:
+    world = World()
+    a, one, two = initiator(world.a), Target(world.b), Target(world.b)
+    place = world.b.alloc(16)
+    late = []
+    world.fault = lambda packet: late.append(packet) or [packet]  # type: ignore[func-returns-value]
+    write(a, one, b"old", place)
+    world.settle()
+    first = late[0]
+    write(a, two, b"other", world.b.alloc(16))
+    world.settle()
+    write(a, one, b"new", place)
+    world.settle()
+    assert statuses(a) == [0, 0, 0]
+    world.b.step(lambda: engine.packet_in(world.b.hca, 1, first))
+    world.settle()
+    assert world.b.memory.read(place, 3) == b"new"
+    assert world.b.hca.count["rx_drop_qp_state"] == 1
+
+
+@pytest.mark.parametrize("lost", range(6))
+def test_any_lost_packet_is_made_up_for(lost: int) -> None:
+    world = World()
+    a, one, two = initiator(world.a), Target(world.b), Target(world.b)
+    for target in (one, two):
+        for _ in range(3):
+            target.srq.post_recv(target.card.alloc(4096), 4096)
+    count = iter(range(1000))
+    world.fault = lambda packet: [] if next(count) == lost else [packet]
+    for number, target in enumerate((one, two, one)):
+        send(a, target, bytes([number]) * 1500)
+    world.pass_time(2_000_000_000)
+    assert statuses(a) == [0, 0, 0]
+    assert [c.size for c in one.cq.poll()] == [1500, 1500]
+    assert [c.size for c in two.cq.poll()] == [1500]
+
+
+def test_draining_ends_connections_and_takes_no_more() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    target.srq.post_recv(target.card.alloc(4096), 4096)
+    # Half a message: its receive is taken.
+    world.fault = lambda packet: split(packet)[:2]
+    send(a, target, bytes(4000))
+    world.deliver(2)
+    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    assert [c.syndrome for c in target.cq.poll()] == [CqeSyndrome.WR_FLUSH_ERR]
+    world.fault = None
+    world.pass_time(3_000_000_000)
+    assert statuses(a) == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR]
+    assert target.cq.poll() == []
+
+
+def test_the_number_of_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dc, "MAX_CONNECTIONS", 2)
+    world = World()
+    target = Target(world.b)
+    for _ in range(4):
+        a = initiator(world.a)
+        write(a, target, b"x", world.b.alloc(16))
+        world.settle()
+        assert statuses(a) == [0]
+    assert len(target.dct.connections) == 2
+
+
+def test_pages_of_either_side_may_be_missing() -> None:
+    world = World()
+    a, target = initiator(world.a, rnr_retry=7), Target(world.b)
+    near, far = Region(world.a, 2), Region(world.b, 2)
+    near.write(b"paged")
+    target.srq.post_recv(far.addr, 4096, far.key)
+    a.post(WqeOpcode.SEND, target.av() + a.sge(near.addr, 5, near.key))
+    for _ in range(4):
+        world.pass_time(10_000_000)
+        for region in (near, far):
+            for fault in faults(region.card):
+                region.set(PRESENT)
+                token = fault.token
+                region.card.step(lambda card=region.card, token=token: paging.answered(card.hca, token, True))  # type: ignore[misc]
+    assert statuses(a) == [0]
+    assert far.read(5) == b"paged"
+
+
+def test_packets_have_a_form_on_the_wire() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    seen = []
+    world.fault = lambda packet: [decode(encode(part)) for part in split(packet)] if not seen.append(packet) else []  # type: ignore[func-returns-value]
+    content = os.urandom(3000)
+    place = world.b.alloc(4096)
+    write(a, target, content, place)
+    world.settle()
+    assert statuses(a) == [0]
+    assert world.b.memory.read(place, 3000) == content
+    assert {packet.service for packet in seen} == {DC}
+
+
+def test_a_request_for_an_initiator_is_dropped() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    seen = []
+    world.fault = lambda packet: [packet] if not seen.append(packet) else []  # type: ignore[func-returns-value]
+    write(a, target, b"x", world.b.alloc(16))
+    world.settle()
+    forged = seen[0]
+    forged.dest_qp, forged.dlid, forged.slid = a.qpn, 1, 2
+    world.a.step(lambda: engine.packet_in(world.a.hca, 1, forged))
+    assert world.a.hca.count["rx_drop_dc_initiator"] == 1
+    # And an answer that a target did not ask for.
+    seen[1].dest_qp, seen[1].dlid = target.dct.handle, 2
+    world.b.step(lambda: engine.packet_in(world.b.hca, 1, seen[1]))
+    assert world.b.hca.count["rx_drop_unknown_qp"] == 1
