@@ -256,7 +256,10 @@ SRQ_XRC = 1
 
 @dataclass(slots=True, eq=False)
 class Srq(HcaObject):
-    """Shared receive queue (RMP or XRC SRQ): a linked list of WQEs, `next_index` is the one to be consumed next."""
+    """Shared receive queue (RMP or XRC SRQ).
+
+    A linked list of WQEs, of which `next_index` is the one to be consumed next, or, if `cyclic`, a ring.
+    """
 
     kind: int = field(kw_only=True)
     buffer: "QueueBuffer" = field(kw_only=True)
@@ -267,6 +270,7 @@ class Srq(HcaObject):
     cq: Cq | None = None
     xrcd: int = 0
     user_index: int = 0xFFFFFF
+    cyclic: bool = False
     next_index: int = 0
     consumed: int = 0
     limit: int = 0

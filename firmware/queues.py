@@ -29,6 +29,9 @@ TERMINATOR_LKEY: Final = 0x100
 # Send queue blocks that are copied in one go.
 PREFETCH_BLOCKS: Final = 32
 
+# The link to the next WQE of a linked list.
+LINK_BYTES: Final = 16
+
 _BE32 = struct.Struct(">I")
 _DATA_SEGMENT = struct.Struct(">IIQ")
 
@@ -226,14 +229,17 @@ def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
     available = (posted - srq.consumed) & 0xFFFF
     if not available or srq.failed:
         return None
-    index = srq.next_index
-    raw = srq.buffer.read(memory, (index & ((1 << srq.log_size) - 1)) << srq.log_stride, 1 << srq.log_stride)
-    srq.next_index = (raw[2] << 8 | raw[3]) & ((1 << srq.log_size) - 1)
+    mask = (1 << srq.log_size) - 1
+    index = srq.consumed if srq.cyclic else srq.next_index
+    raw = srq.buffer.read(memory, (index & mask) << srq.log_stride, 1 << srq.log_stride)
+    if not srq.cyclic:
+        srq.next_index = (raw[2] << 8 | raw[3]) & mask
     srq.consumed = (srq.consumed + 1) & 0xFFFF
     if srq.limit and available - 1 < srq.limit:
         srq.limit = 0
         post_event(hca, EVENT_SRQ_LIMIT, 0, 0x18, srq.handle.to_bytes(4, "big"))
-    return RecvWqe(index, parse_scatter_list(raw, 16), srq)
+    # In a ring there is no link ahead of the scatter list.
+    return RecvWqe(index, parse_scatter_list(raw, 0 if srq.cyclic else LINK_BYTES), srq)
 
 
 def post_event(hca: Hca, event_type: int, sub_type: int, offset: int, data: bytes) -> None:

@@ -99,6 +99,12 @@ def query_vport_state(hca: Hca, request: Command[cmd.QueryVportStateIn]) -> Layo
     return out
 
 
+@command(Op.QUERY_LAG, cmd.BareIn, 16)
+def query_lag(hca: Hca, request: Command[cmd.BareIn]) -> bytes:
+    """Link aggregation: this card's only port is in none, so every field is 0."""
+    return bytes(16)
+
+
 @command(Op.ACCESS_REG, cmd.AccessRegisterIn)
 def access_register(hca: Hca, request: Command[cmd.AccessRegisterIn]) -> bytes:
     """Read (op_mod 1) or write (op_mod 0) a register of the port or device."""

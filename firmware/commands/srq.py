@@ -10,10 +10,12 @@ from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 
 WQ_TYPE_LINKED_LIST = 0
+WQ_TYPE_CYCLIC = 1
 RMP_STATE_READY = 1
 XRC_SRQ_STATE_GOOD = 0
 XRC_SRQ_STATE_ERROR = 1
 MIN_LOG_STRIDE = 5
+MIN_LOG_RING_STRIDE = 4
 MAX_LOG_STRIDE = 12
 MODIFY_LWM = 1
 
@@ -25,11 +27,12 @@ def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
     wq = context.wq
     if context.state != RMP_STATE_READY:
         refuse(Status.BAD_PARAM, "rmpc.state: a pool is created ready (1)")
-    if wq.wq_type != WQ_TYPE_LINKED_LIST or context.basic_cyclic_rcv_wqe:
-        refuse(Status.BAD_PARAM, "wq.wq_type: a pool is a linked list")
+    if wq.wq_type not in (WQ_TYPE_LINKED_LIST, WQ_TYPE_CYCLIC):
+        refuse(Status.BAD_PARAM, "wq.wq_type: a pool is a linked list or a ring")
+    cyclic = wq.wq_type == WQ_TYPE_CYCLIC
     if wq.wq_signature:
         refuse(Status.BAD_PARAM, "wq.wq_signature: not offered")
-    _check_shape(hca, wq.log_wq_sz, wq.log_wq_stride)
+    _check_shape(hca, wq.log_wq_sz, wq.log_wq_stride, MIN_LOG_RING_STRIDE if cyclic else MIN_LOG_STRIDE)
     find(hca.pds, wq.pd, request.uid)
     size_bytes = 1 << (wq.log_wq_sz + wq.log_wq_stride)
     if wq.wq_umem_valid:
@@ -45,6 +48,7 @@ def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
         log_stride=wq.log_wq_stride,
         dbr_addr=record_addr(hca, wq.dbr_umem_valid, wq.dbr_umem_id, wq.dbr_addr, request.uid),
         pd=wq.pd,
+        cyclic=cyclic,
         limit=wq.lwm,
         context=context.to_bytes(),
     )
@@ -177,11 +181,11 @@ def find_srq(hca: Hca, number: int, kind: int, uid: int) -> Srq:
     return srq
 
 
-def _check_shape(hca: Hca, log_size: int, log_stride: int) -> None:
+def _check_shape(hca: Hca, log_size: int, log_stride: int, least: int = MIN_LOG_STRIDE) -> None:
     if log_size > hca.capabilities.general.log_max_srq_sz:
         refuse(Status.LIM_ERR, "srq size exceeds log_max_srq_sz")
-    if not MIN_LOG_STRIDE <= log_stride <= MAX_LOG_STRIDE:
-        refuse(Status.BAD_PARAM, "srq stride: a linked list WQE takes 32 to 4096 bytes")
+    if not least <= log_stride <= MAX_LOG_STRIDE:
+        refuse(Status.BAD_PARAM, "srq stride: a WQE takes 32 to 4096 bytes in a linked list, from 16 on in a ring")
 
 
 def _register(hca: Hca, srq: Srq) -> int:

@@ -222,3 +222,21 @@ def test_an_event_that_is_held_back_ends_with_its_queue_or_its_arming(hca: Hca) 
     assert events_of(hca) == 1
     hca.timers.run(2_000_000)
     assert events_of(hca) == 0
+
+
+def test_a_cyclic_pool_is_a_ring_without_links(hca: Hca) -> None:
+    srq = Srq(kind=0, buffer=buffer(4 << 4), log_size=2, log_stride=4, dbr_addr=RECORD, pd=1, cyclic=True)
+    hca.srqs.add(srq)
+    for index in range(4):
+        segment = (100 + index).to_bytes(4, "big") + (7).to_bytes(4, "big") + (0x9000 + index).to_bytes(8, "big")
+        hca.memory.write(LINEAR + index * 16, segment)
+    hca.memory.write(RECORD, (4).to_bytes(4, "big"))
+    taken = [take_shared_receive(hca, srq) for _ in range(4)]
+    assert [(wqe.wqe_counter, wqe.segments) for wqe in taken if wqe] == [
+        (index, [(0x9000 + index, 100 + index, 7)]) for index in range(4)
+    ]
+    assert take_shared_receive(hca, srq) is None
+    hca.memory.write(RECORD, (5).to_bytes(4, "big"))
+    again = take_shared_receive(hca, srq)
+    assert again is not None
+    assert (again.wqe_counter, again.segments) == (4, [(0x9000, 100, 7)])
