@@ -14,6 +14,7 @@ from firmware.queues import post_event
 from firmware.transport import completion, responder
 from firmware.transport.port import Port, gid_at, is_own_lid, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
+from firmware.transport.replies import NAK_REMOTE_ACCESS, acknowledgement
 from firmware.transport.wqe import SendWqe
 from vhca.wire.connectx.eqe import DctData, EventType
 from vhca.wire.connectx.qpc import Qpc
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS: Final = 1 << 14
 # READs and atomics that a target's connection keeps answers for, as log_max_ra_res_dc says.
 LOG_RESOURCES: Final = 4
+# Answers come from the LID that was asked; the port cuts its path bits to its LMC.
+MAX_PATH_BITS: Final = 0x7F
 NUMBER_MASK: Final = 0xFFFFFFFF
 HALF: Final = 1 << 31
 
@@ -135,7 +138,7 @@ def _new_connection(target: Dct, packet: Packet) -> Qp:
         pkey_index=target.pkey_index,
         remote_rights=target.rights,
         min_rnr_nak=target.min_rnr_nak,
-        path=Path(dlid=packet.slid, sl=packet.sl, grh=back),
+        path=Path(dlid=packet.slid, sl=packet.sl, mlid=packet.dlid & MAX_PATH_BITS, grh=back),
         # The SRQ goes on with other connections: no last WQE.
         last_wqe_reported=True,
     )
@@ -149,7 +152,8 @@ def _wrong_key(hca: "Hca", target: Dct, packet: Packet) -> None:
     """Refuse a request that does not know the access key; tell the host if it wants to know."""
     target.key_violations += 1
     hca.count["dc_key_violations"] += 1
-    transmit(hca, target.port, responder.refusal(hca, _new_connection(target, packet), packet.psn))
+    nobody = _new_connection(target, packet)
+    transmit(hca, target.port, acknowledgement(hca, nobody, packet.psn, NAK_REMOTE_ACCESS, 0))
     if target.armed:
         target.armed = False
         post_event(hca, EventType.DCT_KEY_VIOLATION, 0, 0, DctData(dctn=target.handle).to_bytes())

@@ -19,51 +19,42 @@ from firmware.memory import (
 )
 from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
 from firmware.queues import RecvWqe, take_receive, take_shared_receive
-from firmware.timers import Timer
 from firmware.transport import completion, paging
-from firmware.transport.port import pkey_at, transmit
+from firmware.transport.port import transmit
 from firmware.transport.psn import HALF, PSN_MASK
-from firmware.transport.qp import ERR, RTR, ST_DCT, ST_RC, ST_XRC, Qp, ReadJob, Resource, Responder
-from firmware.transport.segment import BURST_BYTES, MESSAGE_BYTES_MAX, packet_count, well_formed
+from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
+from firmware.transport.replies import (
+    ACK_NO_CREDITS,
+    EVENTS,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    NAK_SEQUENCE,
+    RNR_NAK,
+    acknowledgement,
+    atomic_answer,
+    outstanding,
+    pump,
+    reads_under_way,
+    reply,
+)
+from firmware.transport.segment import MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
 from vhca.wire.ib import cut
 from vhca.wire.packet import (
-    ACKNOWLEDGE,
-    ATOMIC_ACKNOWLEDGE,
     COMPARE_SWAP,
-    DC,
     FETCH_ADD,
-    RC,
     READ_REQUEST,
-    READ_RESPONSE,
     SEND,
     WRITE,
-    XRC,
     Packet,
 )
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
 
-# AETH syndromes (table 43). End-to-end credits are not used: 0x1f says so in an ACK.
-ACK_NO_CREDITS: Final = 0x1F
-RNR_NAK: Final = 0x20
-NAK_SEQUENCE: Final = 0x60
-NAK_INVALID_REQUEST: Final = 0x61
-NAK_REMOTE_ACCESS: Final = 0x62
-NAK_REMOTE_OPERATION: Final = 0x63
-
-_WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_DCT: DC}
-
 NO_MESSAGE: Final = -1
-READ_BUDGET: Final = 1 << 20
-
-_EVENTS: Final = {
-    NAK_INVALID_REQUEST: completion.EVENT_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS: completion.EVENT_ACCESS_ERROR,
-    NAK_REMOTE_OPERATION: completion.EVENT_CATASTROPHIC,
-}
 
 
 class RequestError(Exception):
@@ -128,7 +119,7 @@ def _out_of_sequence(hca: "Hca", qp: Qp, responder: Responder) -> None:
     if not responder.nak_sent:
         responder.nak_sent = True
         hca.count["naks"] += 1
-        _reply(hca, qp, _acknowledgement(hca, qp, responder.epsn, NAK_SEQUENCE, responder.msn))
+        reply(hca, qp, acknowledgement(hca, qp, responder.epsn, NAK_SEQUENCE, responder.msn))
 
 
 def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -137,7 +128,7 @@ def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None
     qp.count("duplicate_request")
     op = packet.op
     if op <= WRITE:
-        _reply(hca, qp, _acknowledgement(hca, qp, responder.epsn - 1, ACK_NO_CREDITS, responder.msn))
+        reply(hca, qp, acknowledgement(hca, qp, responder.epsn - 1, ACK_NO_CREDITS, responder.msn))
         return
     for resource in responder.resources:
         into = (packet.psn - resource.psn) & PSN_MASK
@@ -146,14 +137,14 @@ def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None
         if op == READ_REQUEST:
             if packet.dma_length > resource.length or responder.stalled:
                 break
-            if _outstanding(responder) > responder.resource_limit:
+            if outstanding(responder) > responder.resource_limit:
                 # The same question again and again: the answers that wait are answer enough.
                 break
             job = ReadJob(packet.psn, packet.va, packet.rkey, packet.dma_length, responder.msn, resource.domain)
             responder.replies.append(job)
             pump(hca, qp)
-        elif _outstanding(responder) <= responder.resource_limit:
-            _reply(hca, qp, _atomic_answer(hca, qp, packet.psn, resource.original, responder.msn))
+        elif outstanding(responder) <= responder.resource_limit:
+            reply(hca, qp, atomic_answer(hca, qp, packet.psn, resource.original, responder.msn))
         return
     hca.count["rx_drop_stale_duplicate"] += 1
 
@@ -224,7 +215,7 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             assert immediate is not None
             _complete(hca, qp, recv, completion.RECEIVED_WRITE_IMM, length, immediate, packet)
     if packet.ack_req and qp.state != ERR:
-        _reply(hca, qp, _acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
+        reply(hca, qp, acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
 
 
 def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -268,7 +259,7 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         _finish_send(hca, qp, responder, recv, packet, inline)
     responder.epsn = (packet.psn + packet.count) & PSN_MASK
     if packet.ack_req and qp.state != ERR:
-        _reply(hca, qp, _acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
+        reply(hca, qp, acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
 
 
 def _finish_send(hca: "Hca", qp: Qp, responder: Responder, recv: RecvWqe, packet: Packet, inline: bytes) -> None:
@@ -348,7 +339,7 @@ def _not_ready(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None
 def _ask_to_wait(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, code: int) -> None:
     responder.nak_sent = True
     hca.count["rnr_naks"] += 1
-    _reply(hca, qp, _acknowledgement(hca, qp, packet.psn, RNR_NAK | code, responder.msn))
+    reply(hca, qp, acknowledgement(hca, qp, packet.psn, RNR_NAK | code, responder.msn))
 
 
 def _not_present(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, fault: PageFault) -> None:
@@ -379,7 +370,7 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     if length > 1 << 31:
         raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
     limit = responder.resource_limit
-    if len(responder.replies) >= limit and _reads_under_way(responder) >= limit:
+    if len(responder.replies) >= limit and reads_under_way(responder) >= limit:
         raise RequestError(NAK_INVALID_REQUEST, "more READs outstanding than the responder has resources for")
     remote_check(hca, qp, packet.rkey, packet.va, length, REMOTE_READ, responder.domain)
     count = packet_count(length, responder.mtu.bit_length() - 1)
@@ -389,10 +380,6 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     _remember(responder, Resource(packet.psn, count, READ_REQUEST, length, domain=responder.domain))
     responder.replies.append(ReadJob(packet.psn, packet.va, packet.rkey, length, responder.msn, responder.domain))
     pump(hca, qp)
-
-
-def _reads_under_way(responder: Responder) -> int:
-    return sum(isinstance(job, ReadJob) for job in responder.replies)
 
 
 def _check_single(responder: Responder, packet: Packet) -> None:
@@ -414,7 +401,7 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     _check_single(responder, packet)
     if not qp.remote_rights & REMOTE_ATOMIC:
         raise RequestError(NAK_INVALID_REQUEST, "atomics are not enabled")
-    if _outstanding(responder) > responder.resource_limit:
+    if outstanding(responder) > responder.resource_limit:
         raise RequestError(NAK_INVALID_REQUEST, "more atomics outstanding than the responder has resources for")
     va = packet.va
     if va & 7:
@@ -432,7 +419,7 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     responder.msn = responder.msn + 1 & PSN_MASK
     qp.count("rx_atomic_requests")
     _remember(responder, Resource(packet.psn, 1, packet.op, original=original))
-    _reply(hca, qp, _atomic_answer(hca, qp, packet.psn, original, responder.msn))
+    reply(hca, qp, atomic_answer(hca, qp, packet.psn, original, responder.msn))
 
 
 def _refuse(hca: "Hca", qp: Qp, responder: Responder, error: RequestError) -> None:
@@ -444,139 +431,10 @@ def _refuse(hca: "Hca", qp: Qp, responder: Responder, error: RequestError) -> No
     elif error.nak == NAK_INVALID_REQUEST:
         qp.count("resp_remote_invalid_request")
     pump(hca, qp, everything=True)
-    transmit(hca, qp.port, _acknowledgement(hca, qp, responder.epsn, error.nak, responder.msn))
+    transmit(hca, qp.port, acknowledgement(hca, qp, responder.epsn, error.nak, responder.msn))
     recv = responder.recv
     if recv is not None:
         responder.recv = None
         completion.fail_receive(hca, qp, recv, error.recv_syndrome)
     enter_error(hca, qp, str(error))
-    completion.qp_event(hca, qp, _EVENTS[error.nak])
-
-
-def refusal(hca: "Hca", qp: Qp, psn: int) -> Packet:
-    """A NAK for a request that is not even looked at: its sender may not access this memory."""
-    return _acknowledgement(hca, qp, psn, NAK_REMOTE_ACCESS, qp.responder.msn)
-
-
-def _reply(hca: "Hca", qp: Qp, packet: Packet) -> None:
-    """Send an answer, behind READ responses that are still under way: answers go out in PSN order (9.7.5.1.1)."""
-    replies = qp.responder.replies
-    if replies:
-        waiting = replies[-1]
-        if isinstance(waiting, Packet) and waiting.op == packet.op == ACKNOWLEDGE and waiting.syndrome < RNR_NAK:
-            # The newer one says all that the older one does.
-            replies.pop()
-        replies.append(packet)
-    else:
-        transmit(hca, qp.port, packet)
-
-
-def _outstanding(responder: Responder) -> int:
-    """READs and atomics whose answers wait; the same ones may have been asked for again."""
-    return sum(isinstance(reply, ReadJob) or reply.op != ACKNOWLEDGE for reply in responder.replies)
-
-
-def pump(hca: "Hca", qp: Qp, everything: bool = False) -> None:
-    """Send answers that wait, a bounded number of bytes per step unless `everything` is asked for."""
-    responder = qp.responder
-    replies = responder.replies
-    budget = READ_BUDGET
-    while replies and not responder.stalled:
-        job = replies[0]
-        if isinstance(job, Packet):
-            transmit(hca, qp.port, job)
-            replies.popleft()
-            continue
-        if budget <= 0 and not everything:
-            if qp.reply_timer is None:
-                qp.reply_timer = Timer(lambda now: pump(hca, qp))
-            hca.timers.arm(qp.reply_timer, hca.now_ns + 1)
-            return
-        sent = _send_read_burst(hca, qp, responder, job)
-        if sent < 0:
-            return
-        budget -= sent
-        if job.offset >= job.length:
-            replies.popleft()
-
-
-def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> int:
-    """Send the next responses of a READ; bytes for the budget, or -1 if its memory has gone."""
-    offset = job.offset
-    size = min(job.length - offset, BURST_BYTES)
-    log_mtu = responder.mtu.bit_length() - 1
-    psn = job.psn + (offset >> log_mtu)
-    payload = b""
-    if size:
-        try:
-            mkey = remote_check(hca, qp, job.rkey, job.va + offset, size, REMOTE_READ, job.domain)
-            assert mkey is not None
-            payload = remote_read(hca, mkey, job.va + offset, size)
-        except AccessError as error:
-            nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
-            answer = _acknowledgement(hca, qp, psn, nak, job.msn)
-            if not isinstance(error, PageFault) or not paging.hold_replies(
-                hca, qp, error, job.length - offset - size, lambda: pump(hca, qp), lambda: _read_failed(hca, qp, answer)
-            ):
-                hca.note("read_failed", qpn=qp.handle, why=str(error))
-                _read_failed(hca, qp, answer)
-            return -1
-    count = packet_count(size, log_mtu)
-    packet = _answer(hca, qp, READ_RESPONSE, psn, job.msn)
-    packet.payload = payload
-    packet.count = count
-    packet.start = not offset
-    job.offset = offset + size
-    packet.end = job.offset == job.length
-    packet.syndrome = ACK_NO_CREDITS
-    hca.count["tx_packets"] += count
-    hca.count["tx_bytes"] += size
-    transmit(hca, qp.port, packet)
-    return size + 256
-
-
-def _read_failed(hca: "Hca", qp: Qp, nak: Packet) -> None:
-    """The memory of a READ under way has gone."""
-    qp.responder.replies.clear()
-    transmit(hca, qp.port, nak)
-    enter_error(hca, qp, "the memory of a READ under way has gone")
-    completion.qp_event(hca, qp, _EVENTS[nak.syndrome])
-
-
-def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:
-    path = qp.path
-    assert path is not None
-    port = hca.ports[qp.port]
-    return Packet(
-        path.dlid,
-        port.lid | path.mlid & (1 << port.lmc) - 1,
-        _WIRE_SERVICE[qp.service],
-        op,
-        qp.remote_qpn,
-        psn & PSN_MASK,
-        b"",
-        1,
-        True,
-        True,
-        qp.responder.mtu,
-        path.sl,
-        0,
-        path.grh,
-        pkey_at(port, qp.pkey_index),
-        msn=msn,
-    )
-
-
-def _acknowledgement(hca: "Hca", qp: Qp, psn: int, syndrome: int, msn: int) -> Packet:
-    packet = _answer(hca, qp, ACKNOWLEDGE, psn, msn)
-    packet.syndrome = syndrome
-    hca.count["tx_packets"] += 1
-    return packet
-
-
-def _atomic_answer(hca: "Hca", qp: Qp, psn: int, original: int, msn: int) -> Packet:
-    packet = _answer(hca, qp, ATOMIC_ACKNOWLEDGE, psn, msn)
-    packet.syndrome = ACK_NO_CREDITS
-    packet.original = original
-    hca.count["tx_packets"] += 1
-    return packet
+    completion.qp_event(hca, qp, EVENTS[error.nak])

@@ -302,3 +302,19 @@ def test_a_request_for_an_initiator_is_dropped() -> None:
     seen[1].dest_qp, seen[1].dlid = target.dct.handle, 2
     world.b.step(lambda: engine.packet_in(world.b.hca, 1, seen[1]))
     assert world.b.hca.count["rx_drop_unknown_qp"] == 1
+
+
+def test_a_target_answers_from_the_lid_that_was_asked() -> None:
+    world = World()
+    world.b.port.lmc = 2
+    world.b.port.lid = 8
+    a, target = initiator(world.a), Target(world.b)
+    place = world.b.alloc(16)
+    segment = DatagramSegment(ext=1, dqpn=target.dct.handle, rlid=10)
+    raddr = RaddrSegment(raddr=place, rkey=world.b.key).to_bytes()
+    a.post(
+        WqeOpcode.RDMA_WRITE,
+        KEY.to_bytes(8, "big") + segment.to_bytes()[8:] + raddr + a.sge(a.buffer(b"path"), 4),
+    )
+    world.settle()
+    assert statuses(a) == [0]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from firmware.hca import Hca
+from firmware.kernel import Kernel
 from firmware.objects import SRQ_RMP, Cq, Eq, Srq
 from firmware.queues import QueueBuffer
 from tests.support.driver import CommandFailed, Driver
@@ -9,6 +11,12 @@ from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cmd.dct import CreateDctIn, CreateDctOut, DctIn, QueryDctOut
 from vhca.wire.connectx.eqe import EventType
+
+
+def hca_of(driver: Driver) -> Hca:
+    firmware = driver.board.firmware
+    assert isinstance(firmware, Kernel)
+    return firmware.hca
 
 
 @pytest.fixture
@@ -19,7 +27,7 @@ def driver() -> Driver:
 
 
 def target(driver: Driver, **changes: int) -> CreateDctIn:
-    hca = driver.board.firmware.hca
+    hca = hca_of(driver)
     pd = cmd.AllocPdOut.from_bytes(driver.run(Op.ALLOC_PD)).pd
     buffer = QueueBuffer([driver.alloc(4096)], 12, 0, 4096)
     eq = Eq(buffer=buffer, log_size=6, vector=0, event_mask=0)
@@ -40,7 +48,7 @@ def create(driver: Driver, **changes: int) -> int:
 
 
 def test_a_target_holds_what_it_uses_and_drains_with_an_event(driver: Driver) -> None:
-    hca = driver.board.firmware.hca
+    hca = hca_of(driver)
     _, events = driver.create_eq(4, 1 << EventType.DCT_DRAINED)
     number = create(driver)
     dct = hca.dcts.get(number)
@@ -82,11 +90,11 @@ def test_what_a_target_cannot_be(driver: Driver, changes: dict[str, int], status
     with pytest.raises(CommandFailed) as refused:
         create(driver, **changes)
     assert refused.value.status == status
-    assert not len(driver.board.firmware.hca.dcts)
+    assert not len(hca_of(driver).dcts)
 
 
 def test_initiators_have_no_receive_queue_of_their_own(driver: Driver) -> None:
-    hca = driver.board.firmware.hca
+    hca = hca_of(driver)
     view = target(driver)
     srqn, cqn = view.dct_context_entry.srqn_xrqn, view.dct_context_entry.cqn
     create_in = cmd.CreateQpIn()

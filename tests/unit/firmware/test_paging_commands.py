@@ -2,7 +2,8 @@
 
 import pytest
 
-from firmware.hca import NULL_MKEY
+from firmware.hca import NULL_MKEY, Hca
+from firmware.kernel import Kernel
 from firmware.memory import AccessError, PageFault, direct, translate
 from firmware.objects import LOCAL_READ, PageRequest
 from tests.support.driver import CommandFailed, Driver
@@ -11,6 +12,12 @@ from vhca.wire.connectx.caps import CapType, CmdHcaCap
 from vhca.wire.connectx.caps_groups import CmdHcaCap2, OdpCap
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.eqe import EventType
+
+
+def hca_of(driver: Driver) -> Hca:
+    firmware = driver.board.firmware
+    assert isinstance(firmware, Kernel)
+    return firmware.hca
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def test_the_null_key_is_reserved_and_gives_access_to_nothing(driver: Driver) ->
         driver.run(Op.QUERY_SPECIAL_CONTEXTS, out_size=cmd.QuerySpecialContextsOut.SIZE)
     )
     assert out.null_mkey == NULL_MKEY
-    assert driver.board.firmware.hca.mkeys.first > NULL_MKEY >> 8
+    assert hca_of(driver).mkeys.first > NULL_MKEY >> 8
 
 
 def create_key(driver: Driver, tail: bytes, **fields: int) -> int:
@@ -85,7 +92,7 @@ def entries(*values: int) -> bytes:
 
 
 def test_entries_with_rights_may_lack_pages(driver: Driver) -> None:
-    hca = driver.board.firmware.hca
+    hca = hca_of(driver)
     index = create_key(driver, entries(0x10003, 0x11001, 0), log_page_size=12, len=3 * 4096)
     mkey = hca.mkeys.get(index)
     assert mkey is not None
@@ -98,7 +105,7 @@ def test_entries_with_rights_may_lack_pages(driver: Driver) -> None:
 
 
 def test_entries_without_rights_are_all_there(driver: Driver) -> None:
-    hca = driver.board.firmware.hca
+    hca = hca_of(driver)
     for pg_access, rights in ((0, 0), (1, 3)):
         index = create_key(
             driver, entries(0x10000 | rights, 0x11000 | rights), pg_access=pg_access, log_page_size=12, len=8192
@@ -109,7 +116,7 @@ def test_entries_without_rights_are_all_there(driver: Driver) -> None:
 
 
 def test_a_key_of_one_missing_page_for_all_addresses(driver: Driver) -> None:
-    hca = driver.board.firmware.hca
+    hca = hca_of(driver)
     mkey = hca.mkeys.get(create_key(driver, bytes(64), log_page_size=61, length64=1))
     assert mkey is not None
     for va in (5, (1 << 61) + 5, (1 << 64) - 8):
@@ -133,7 +140,7 @@ def resume(token: int, error: int = 0) -> cmd.PageFaultResumeIn:
 
 
 def test_an_answer_reaches_who_waits_and_only_once(driver: Driver) -> None:
-    hca = driver.board.firmware.hca
+    hca = hca_of(driver)
     answers: list[bool] = []
     token = 0x1234_89AB_CDEF
     hca.page_faults.outstanding[token] = PageRequest(0x1000, 0x2000, 1, 0, answers.append)
@@ -152,6 +159,6 @@ def test_only_the_kernel_answers(driver: Driver) -> None:
 
 def test_the_driver_may_make_an_event_queue_for_faults(driver: Driver) -> None:
     number, _ = driver.create_eq(13, 1 << EventType.PAGE_FAULT)
-    eq = driver.board.firmware.hca.eqs.get(number)
+    eq = hca_of(driver).eqs.get(number)
     assert eq is not None
     assert eq.event_mask == 1 << 0x0C
