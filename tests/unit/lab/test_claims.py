@@ -93,7 +93,7 @@ def test_one_statement_that_does_not_hold_contradicts_the_claim() -> None:
     found.note("the sun is warm")
     verdict = found.verdict("all is as they say")
     assert verdict.status is Status.CONTRADICTED
-    assert verdict.summary == "fire is hot. the sun is warm"
+    assert verdict.summary == "fire is hot. The sun is warm"
 
 
 def test_what_could_not_be_seen_is_said() -> None:

@@ -122,7 +122,8 @@ class Findings:
         else:
             status = Status.NOT_OBSERVABLE
             words = "; ".join(s.instead for s in unseen) or "nothing was observed"
-        return Verdict(status, ". ".join([words, *self._notes]), self.statements)
+        notes = [note[:1].upper() + note[1:] for note in self._notes]
+        return Verdict(status, ". ".join([words, *notes]), self.statements)
 
 
 @dataclass(slots=True, frozen=True)
