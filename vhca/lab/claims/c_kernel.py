@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Final
 
@@ -59,7 +60,9 @@ def c04(bench: Bench) -> Verdict:
 
 
 def _registers(event: Event) -> bool:
-    return any("reg_user_mr" in name or "ib_uverbs_reg_mr" in name for name in event.stack)
+    """Does a task give up the processor by itself, not because another one takes it, while it registers?"""
+    waits = re.search(r"prev_state=[SD]", event.text) is not None
+    return waits and any("reg_user_mr" in name or "ib_uverbs_reg_mr" in name for name in event.stack)
 
 
 @claim("C05", "ib_dma_map_single and unmap come in pairs; leaks show in DMA debugging")
