@@ -362,6 +362,26 @@ def gather(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, length: int
     return read_segments(hca, segments) if segments else b""
 
 
+def gather_pieces(hca: "Hca", qp: "Qp", pieces: "Sequence[bytes | Sge]", offset: int, length: int) -> bytes:
+    """`length` bytes from `offset` of a list of inline data and gather entries."""
+    parts = []
+    for piece in pieces:
+        if not length:
+            break
+        size = len(piece) if isinstance(piece, bytes) else piece[1]
+        if offset >= size:
+            offset -= size
+            continue
+        take = min(size - offset, length)
+        if isinstance(piece, bytes):
+            parts.append(piece[offset : offset + take])
+        else:
+            parts.append(gather(hca, qp, (piece,), offset, take))
+        offset = 0
+        length -= take
+    return b"".join(parts)
+
+
 def scatter(
     hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, data: bytes | memoryview, pd: int | None = None
 ) -> None:

@@ -258,7 +258,8 @@ SRQ_XRC = 1
 class Srq(HcaObject):
     """Shared receive queue (RMP or XRC SRQ).
 
-    A linked list of WQEs, of which `next_index` is the one to be consumed next, or, if `cyclic`, a ring.
+    A linked list of WQEs, of which `next_index` is the one to be consumed next, or, if `cyclic`, a ring. In both, the
+    scatter list begins `head_bytes` into the WQE, behind the segment that holds a link in a list.
     """
 
     kind: int = field(kw_only=True)
@@ -271,6 +272,7 @@ class Srq(HcaObject):
     xrcd: int = 0
     user_index: int = 0xFFFFFF
     cyclic: bool = False
+    head_bytes: int = 16
     next_index: int = 0
     consumed: int = 0
     limit: int = 0

@@ -29,9 +29,6 @@ TERMINATOR_LKEY: Final = 0x100
 # Send queue blocks that are copied in one go.
 PREFETCH_BLOCKS: Final = 32
 
-# The link to the next WQE of a linked list.
-LINK_BYTES: Final = 16
-
 _BE32 = struct.Struct(">I")
 _DATA_SEGMENT = struct.Struct(">IIQ")
 
@@ -238,8 +235,7 @@ def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
     if srq.limit and available - 1 < srq.limit:
         srq.limit = 0
         post_event(hca, EVENT_SRQ_LIMIT, 0, 0x18, srq.handle.to_bytes(4, "big"))
-    # In a ring there is no link ahead of the scatter list.
-    return RecvWqe(index, parse_scatter_list(raw, 0 if srq.cyclic else LINK_BYTES), srq)
+    return RecvWqe(index, parse_scatter_list(raw, srq.head_bytes), srq)
 
 
 def post_event(hca: Hca, event_type: int, sub_type: int, offset: int, data: bytes) -> None:

@@ -14,8 +14,9 @@ WQ_TYPE_CYCLIC = 1
 RMP_STATE_READY = 1
 XRC_SRQ_STATE_GOOD = 0
 XRC_SRQ_STATE_ERROR = 1
+LINK_BYTES = 16
 MIN_LOG_STRIDE = 5
-MIN_LOG_RING_STRIDE = 4
+MIN_LOG_BASIC_STRIDE = 4
 MAX_LOG_STRIDE = 12
 MODIFY_LWM = 1
 
@@ -30,9 +31,13 @@ def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
     if wq.wq_type not in (WQ_TYPE_LINKED_LIST, WQ_TYPE_CYCLIC):
         refuse(Status.BAD_PARAM, "wq.wq_type: a pool is a linked list or a ring")
     cyclic = wq.wq_type == WQ_TYPE_CYCLIC
+    # A basic WQE has no segment ahead of its scatter list; a list needs that segment for its links.
+    basic = bool(context.basic_cyclic_rcv_wqe)
+    if basic and not cyclic:
+        refuse(Status.BAD_PARAM, "basic_cyclic_rcv_wqe: a linked list needs its links")
     if wq.wq_signature:
         refuse(Status.BAD_PARAM, "wq.wq_signature: not offered")
-    _check_shape(hca, wq.log_wq_sz, wq.log_wq_stride, MIN_LOG_RING_STRIDE if cyclic else MIN_LOG_STRIDE)
+    _check_shape(hca, wq.log_wq_sz, wq.log_wq_stride, MIN_LOG_BASIC_STRIDE if basic else MIN_LOG_STRIDE)
     find(hca.pds, wq.pd, request.uid)
     size_bytes = 1 << (wq.log_wq_sz + wq.log_wq_stride)
     if wq.wq_umem_valid:
@@ -49,6 +54,7 @@ def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
         dbr_addr=record_addr(hca, wq.dbr_umem_valid, wq.dbr_umem_id, wq.dbr_addr, request.uid),
         pd=wq.pd,
         cyclic=cyclic,
+        head_bytes=0 if basic else LINK_BYTES,
         limit=wq.lwm,
         context=context.to_bytes(),
     )
@@ -185,7 +191,7 @@ def _check_shape(hca: Hca, log_size: int, log_stride: int, least: int = MIN_LOG_
     if log_size > hca.capabilities.general.log_max_srq_sz:
         refuse(Status.LIM_ERR, "srq size exceeds log_max_srq_sz")
     if not least <= log_stride <= MAX_LOG_STRIDE:
-        refuse(Status.BAD_PARAM, "srq stride: a WQE takes 32 to 4096 bytes in a linked list, from 16 on in a ring")
+        refuse(Status.BAD_PARAM, "srq stride: a WQE takes 32 to 4096 bytes in a linked list, from 16 on as a basic one")
 
 
 def _register(hca: Hca, srq: Srq) -> int:

@@ -7,7 +7,7 @@ in order (volume 1, 10.8.5). A step is bounded: what is left goes on in a step o
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import AccessError, PageFault, gather
+from firmware.memory import AccessError, PageFault, gather, gather_pieces
 from firmware.queues import SendQueue
 from firmware.timers import Timer
 from firmware.transport import completion, dc, paging, umr
@@ -241,7 +241,10 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
             payload = inline if not offset and end else inline[offset : offset + size]
         elif size:
             try:
-                payload = gather(hca, qp, wqe.sges, offset, size)
+                if wqe.pieces is None:
+                    payload = gather(hca, qp, wqe.sges, offset, size)
+                else:
+                    payload = gather_pieces(hca, qp, wqe.pieces, offset, size)
             except PageFault as fault:
                 paging.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0)
                 return -1

@@ -7,7 +7,7 @@ the GRH, whether there is one or not (11.4.1.2).
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import TOO_SHORT, AccessError, PageFault, gather, scatter
+from firmware.memory import TOO_SHORT, AccessError, PageFault, gather, gather_pieces, scatter
 from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
 from firmware.transport import completion, paging
@@ -93,7 +93,12 @@ def _send(hca: "Hca", qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
         _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_LENGTH, "a datagram is longer than the path MTU")
         return False
     try:
-        payload = wqe.inline if wqe.inline is not None else gather(hca, qp, wqe.sges, 0, wqe.length)
+        if wqe.inline is not None:
+            payload = wqe.inline
+        elif wqe.pieces is not None:
+            payload = gather_pieces(hca, qp, wqe.pieces, 0, wqe.length)
+        else:
+            payload = gather(hca, qp, wqe.sges, 0, wqe.length)
     except PageFault as fault:
         reason = str(fault)
         if not paging.hold_datagram(

@@ -121,6 +121,7 @@ class SendWqe:
         "length",
         "op",
         "opcode",
+        "pieces",
         "raw",
         "reason",
         "received",
@@ -144,6 +145,8 @@ class SendWqe:
         self.invalidate: int | None = None
         self.sges: list[Sge] = []
         self.inline: bytes | None = None
+        # Inline data next to pointers, in order; None where there is only the one or the other.
+        self.pieces: list[bytes | Sge] | None = None
         self.length = 0
         self.va = 0
         self.rkey = 0
@@ -247,13 +250,14 @@ def _need(condition: bool, reason: str) -> None:
 def _check_atomic(wqe: SendWqe) -> None:
     if wqe.op >= COMPARE_SWAP and wqe.length != 8:
         raise WqeError("an atomic returns 8 bytes")
-    if wqe.inline is not None and wqe.op >= READ_REQUEST:
+    if (wqe.inline is not None or wqe.pieces is not None) and wqe.op >= READ_REQUEST:
         raise WqeError("inline data in a READ or atomic")
 
 
 def _parse_data(wqe: SendWqe, raw: bytes, at: int, end: int) -> None:
-    """Data segments up to `end`: pointers or inline data, not both."""
-    parts: list[bytes] = []
+    """Data segments up to `end`: pointers, inline data, or a mix of them in any order."""
+    pieces: list[bytes | Sge] = []
+    inline = 0
     sges: list[Sge] = []
     total = 0
     while at + UNIT <= end:
@@ -262,15 +266,19 @@ def _parse_data(wqe: SendWqe, raw: bytes, at: int, end: int) -> None:
             size &= ~INLINE_FLAG
             stop = at + INLINE_HEADER + size
             _need(stop <= end, "inline data end behind ctrl.ds")
-            parts.append(raw[at + INLINE_HEADER : stop])
+            pieces.append(raw[at + INLINE_HEADER : stop])
+            inline += 1
             at += (INLINE_HEADER + size + UNIT - 1) & -UNIT
         else:
             size = size or _MAX_BYTE_COUNT
             sges.append((addr, size, lkey))
+            pieces.append(sges[-1])
             at += UNIT
         total += size
-    if parts:
-        _need(not sges, "inline data next to data pointers")
-        wqe.inline = b"".join(parts)
+    if inline:
+        if sges:
+            wqe.pieces = pieces
+        else:
+            wqe.inline = b"".join(piece for piece in pieces if isinstance(piece, bytes))
     wqe.sges = sges
     wqe.length = total

@@ -700,3 +700,19 @@ def test_a_response_that_implies_an_ack_does_not_stand_in_for_the_lost_response_
     world.pass_time(1_000_000_000)
     assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
     assert a.peek(back, 3000) == content
+
+
+def test_inline_data_next_to_pointers_is_sent_in_order() -> None:
+    world, a, b = pair()
+    content = os.urandom(5000)
+    inline = b"header of the message"
+    segment = (0x80000000 | len(inline)).to_bytes(4, "big") + inline
+    segment += bytes(-len(segment) % 16)
+    place = b.buffer(6000)
+    b.post_recv(place, 6000)
+    whole = a.sge(a.buffer(content[:3000]), 3000) + segment + a.sge(a.buffer(content[3000:]), 2000)
+    a.post(WqeOpcode.SEND, whole)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert [c.size for c in b.recv_cq.poll()] == [5000 + len(inline)]
+    assert b.peek(place, 5000 + len(inline)) == content[:3000] + inline + content[3000:]
