@@ -674,7 +674,7 @@ def test_each_error_moves_its_counter(mistake: str, sender: str, receiver: str) 
         a.send(buffer, 8 if mistake == "receive key" else 16)
     else:
         a.write(buffer, 8, target, 0x7700 if mistake == "remote key" else world.b.key,
-                key=0x7700 if mistake == "local key" else None)  # fmt: skip
+                key=0x7700 if mistake == "local key" else a.card.key)  # fmt: skip
     world.settle()
     assert counters(a) == {sender: 1, "req_cqe_error": 1}
     assert not receiver or b.counter.values[receiver] == 1

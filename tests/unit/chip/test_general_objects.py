@@ -1,5 +1,7 @@
 """General objects: blocks of reserved QP numbers."""
 
+from collections.abc import Callable
+
 import pytest
 
 from firmware.kernel import Kernel
@@ -44,7 +46,7 @@ def test_blocks_do_not_overlap_and_are_not_numbers_of_queue_pairs(driver: Driver
 @pytest.mark.parametrize("mistake", ["type", "range", "unknown", "middle"])
 def test_mistakes(driver: Driver, mistake: str) -> None:
     first = create(driver)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "type": lambda: create(driver, 0x2B),
         "range": lambda: create(driver, log_range=COUNT + 1),
         "unknown": lambda: destroy(driver, first + (1 << COUNT)),
