@@ -556,7 +556,7 @@ def test_the_example_device(qemu: QemuProgram, tmp_path: Path) -> None:
             q.qmp("quit")
             assert q.wait() == 0
     finally:
-        server.send_signal(signal.SIGINT)
+        server.terminate()
         server.communicate(timeout=10)
         assert server.returncode == 0
     assert not path.exists()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import signal
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -133,6 +134,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     device = ExampleDevice()
     device.server = Server(arguments.socket, device)
+    # Ended politely (SIGTERM) as by Ctrl-C: the socket goes away.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         device.server.serve_forever()
 
