@@ -117,7 +117,7 @@ _GAPS: Final = tuple(
             "CQE compression",
             "",
         ),
-        (r"Create Mk?ey is not supported", "no signatures over data", "Signature offload", r"_sig_"),
+        (r"Create Mkey is not supported", "no signatures over data", "Signature offload", r"_sig_"),
         (r"Create Mlx5DV QP is not supported", "no signatures over data", "Signature offload", r"_sig_"),
         (r"The device crypto engines does not support AES", "no encryption of data", "Inline encryption", ""),
         (r"DV QP OOO feature", "packets are placed in order", "Out-of-order placement", ""),
