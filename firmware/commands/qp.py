@@ -51,11 +51,9 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
     )
     qp.srq = _attach_queues(hca, qp, request)
     has_sq = not context.no_sq
-    # The kernel gives XRC queue pairs of users its own placeholders.
-    cq_uid = 0 if context.st == ST_XRC else request.uid
     # A target or receive-only QP has no send CQ, one without receives no receive CQ: the numbers may be 0.
-    qp.send_cq = find(hca.cqs, context.cqn_snd, cq_uid) if has_sq or context.cqn_snd else None
-    qp.recv_cq = find(hca.cqs, context.cqn_rcv, cq_uid) if context.rq_type != RQ_NONE or context.cqn_rcv else None
+    qp.send_cq = find(hca.cqs, context.cqn_snd, request.uid) if has_sq or context.cqn_snd else None
+    qp.recv_cq = find(hca.cqs, context.cqn_rcv, request.uid) if context.rq_type != RQ_NONE or context.cqn_rcv else None
     if context.st in (ST_RC, ST_UC):
         qp.inline_receive = _inline_bytes(context.cs_res, qp.recv_cq)
         qp.inline_read = _inline_bytes(context.cs_req & 0xF, qp.send_cq)
@@ -79,7 +77,7 @@ def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> N
     if context.wq_signature:
         refuse(Status.BAD_PARAM, "qpc.wq_signature: not offered")
     if context.st != ST_REG_UMR:
-        find(hca.pds, context.pd, 0 if context.st == ST_XRC else request.uid)
+        find(hca.pds, context.pd, request.uid)
     if max(context.log_sq_size, context.log_rq_size) > caps.log_max_qp_sz:
         refuse(Status.LIM_ERR, "qpc: queue exceeds log_max_qp_sz")
     if context.rq_type not in (RQ_REGULAR, RQ_SRQ, RQ_NONE):
