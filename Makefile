@@ -66,6 +66,9 @@ bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card ag
 conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
 	$(BIN)/python -m vhca.lab.conformance
 
+validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes docs/validation
+	$(BIN)/vhca validate --source
+
 fuzz: $(STAMP) ## two cards, hostile hosts, a hostile cable; SEED=7 SECONDS=3600 (docs/fuzzing.md)
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
 
