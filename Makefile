@@ -10,7 +10,7 @@ SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench fuzz conformance coverage doctor \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench fuzz conformance validate coverage doctor \
         fetch install clean
 
 help: ## this list
