@@ -47,6 +47,7 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "general_obj_types": 1 << GENERAL_RESERVED_QPN,
         "sctr_data_cqe": 1,
         "cqe_128_always": 1,
+        "log_max_msg": 31,
         "log_max_uctx": 8,
         "log_max_umem": 12,
         "umem_uid_0": 1,
