@@ -83,7 +83,8 @@ class Board:
         self.info = info
         self.count: Counter[str] = Counter()
         self.dead = False
-        self.log = logging.getLogger(f"vhca.hca.{name}")
+        # Not in the tree of loggers: it is this card's file, and thousands of lines are nobody else's business.
+        self.log = logging.Logger(f"vhca.hca.{name}", logging.WARNING)
         self.ring: deque[str] = deque(maxlen=TRACE_RING_LINES)
         self._memory = memory
         self._clock = clock

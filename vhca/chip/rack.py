@@ -177,6 +177,5 @@ class Rack:
             handler.setFormatter(logging.Formatter("%(message)s"))
             logger = card.board.log
             logger.setLevel(logging.DEBUG)
-            logger.propagate = False
             logger.addHandler(handler)
             self._handlers.append((logger, handler))

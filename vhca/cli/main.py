@@ -103,6 +103,10 @@ def _explain(error: Exception, verbose: int) -> int:
     known = isinstance(error, (LabError, OSError)) or type(error).__module__.startswith("vhca.")
     if not known and not verbose:
         traceback.print_exception(error)  # a fault of ours: the traceback is what a report needs
+    if isinstance(error, PermissionError):
+        error = PermissionError(
+            f"{error.filename}: permission denied\n  -> name a place that you may use (the cache's is VHCA_CACHE)"
+        )
     print(f"vhca: {error}" if known else f"vhca: this is a fault of vhca: {error!r}", file=sys.stderr)
     return status.TROUBLE
 

@@ -91,7 +91,13 @@ class _Pool:
             raise pytest.UsageError(f"@pytest.mark.vhca: {error}; it takes the arguments of vhca.lab.Lab") from None
         try:
             return lab.start()
-        except (PackageError, KernelError, ImageError, QemuError) as error:
+        except KernelError as error:
+            if "kernel" in arguments:
+                # A kernel that was asked for by name and is not to be had is the test's mistake, not the host's.
+                raise pytest.UsageError(f"@pytest.mark.vhca: {error}") from None
+            self._refused[kernel] = str(error)
+            raise _CannotRun(str(error)) from error
+        except (PackageError, ImageError, QemuError) as error:
             self._refused[kernel] = str(error)
             raise _CannotRun(str(error)) from error
 
@@ -195,7 +201,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Say how many tests were skipped because guests cannot run, and why."""
     pool = config.stash.get(_POOL, None)
     for why, count in (pool.skipped if pool is not None else {}).items():
-        terminalreporter.write_line(f"vhca: {count} guest tests were skipped: {why}", yellow=True)
+        terminalreporter.write_line(f"vhca: guest tests skipped: {count}: {why}", yellow=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -18,7 +18,7 @@ Start a fabric with two cards, boot two guests, wait until both ports are ACTIVE
 ibv_devinfo, ibv_rc_pingpong, ibv_ud_pingpong, ib_write_bw, ib_read_bw, ib_send_bw, ib_write_lat, ib_send_lat.
 Prints one table: what ran, how it ended, the figure it gave.
 
-The first run fetches QEMU, a kernel and the guest's packages into the cache (about 300 MB); later runs start from
+The first run fetches QEMU, a kernel and the guest's packages into the cache (about 250 MB); later runs start from
 there.  The figures are those of an emulated processor and a card written in Python: they say that it works, and
 how it compares with another run on the same machine, nothing about hardware."""
 EPILOG: Final = f"""\

@@ -33,7 +33,7 @@ examples:
   vhca run --guests 2 -- sh -c 'ping -c 3 g1'
   vhca run --kernel ~/linux --share ~/work -- /mnt/share/test.sh
   vhca run --kernel arch/x86/boot/bzImage --modules . --timeout 5m -- rmmod mlx5_ib
-  vhca run --capture run.pcapng -- rping -s -C 1
+  vhca run --capture run.pcapng -- sminfo
 
 exit codes:
   the command's own; 128 + N if signal N killed it; with --each the first that is not 0
