@@ -100,27 +100,52 @@ class Requester:
 
 @dataclass(slots=True)
 class Resource:
-    """A READ or atomic that was executed, kept to answer a duplicate of it (9.4.4, 9.4.5)."""
+    """A READ or atomic that was executed, kept to answer a duplicate of it (9.4.4, 9.4.5).
+
+    It is in use until its answer has left: so many requests a peer may have outstanding. Answering a duplicate takes
+    nothing more.
+    """
 
     psn: int
     count: int
     op: int
+    va: int
+    rkey: int
     length: int = 0
     original: int = 0
     domain: int | None = None
+    answered: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class ReadJob:
-    """READ responses that are still to be sent."""
+    """READ responses that are still to be sent: `length` bytes from `va` on, the first with number `psn`."""
 
+    resource: Resource
     psn: int
     va: int
-    rkey: int
     length: int
     msn: int
-    domain: int | None = None
+    again: bool = False
     offset: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class AtomicJob:
+    """The answer to an atomic that waits behind other answers."""
+
+    resource: Resource
+    packet: "Packet"
+    again: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Refusal:
+    """The last answer of a responder: a NAK that ends the connection, and how the receive under way ends."""
+
+    nak: "Packet"
+    recv_syndrome: int
+    reason: str
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +153,8 @@ class Responder:
     """Receive side of a connected queue pair.
 
     `op` is the operation of the message under way (-1: none); `recv` its receive WQE, `offset` the bytes that arrived.
-    `replies` holds responses that wait behind a READ response under way. `domain` is the protection domain of the
+    `replies` holds answers that wait behind a READ response under way; with `refusing` the last one ends the
+    connection, and no request is taken any more. `domain` is the protection domain of the
     request at hand if it is not that of the queue pair: an XRC target accesses memory for the SRQ that a packet names.
     While pages are missing, `paging` is set if requests cannot be stored, `stalled` if replies cannot be sent, and
     `held` are datagrams, each with its port, that wait to be stored.
@@ -149,7 +175,8 @@ class Responder:
     recv: "RecvWqe | None" = None
     resource_limit: int = 1
     resources: deque[Resource] = field(default_factory=deque)
-    replies: "deque[ReadJob | Packet]" = field(default_factory=deque)
+    replies: "deque[ReadJob | AtomicJob | Refusal | Packet]" = field(default_factory=deque)
+    refusing: bool = False
     paging: bool = False
     stalled: bool = False
     held: "deque[tuple[int, Packet]]" = field(default_factory=deque)

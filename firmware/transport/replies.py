@@ -1,6 +1,7 @@
 """What a responder sends: acknowledgements, READ responses and answers to atomics, in PSN order (9.7.5.1).
 
-READ responses take many steps; what comes behind them waits in ``Responder.replies``.
+READ responses take many steps; what comes behind them waits in ``Responder.replies``, up to a NAK that ends the
+connection.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -11,10 +12,10 @@ from firmware.timers import Timer
 from firmware.transport import completion, paging
 from firmware.transport.port import pkey_at, transmit
 from firmware.transport.psn import PSN_MASK
-from firmware.transport.qp import ST_DCT, ST_RC, ST_XRC, Qp, ReadJob, Responder
+from firmware.transport.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
 from firmware.transport.segment import BURST_BYTES, packet_count
 from firmware.transport.state import enter_error
-from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, DC, RC, READ_RESPONSE, XRC, Packet
+from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, DC, RC, READ_REQUEST, READ_RESPONSE, XRC, Packet
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -28,6 +29,8 @@ NAK_REMOTE_ACCESS: Final = 0x62
 NAK_REMOTE_OPERATION: Final = 0x63
 
 READ_BUDGET: Final = 1 << 20
+# Answers that may wait beside those of READs and atomics; a peer that keeps its limits never meets this.
+SPARE_REPLIES: Final = 16
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_DCT: DC}
 
 EVENTS: Final = {
@@ -50,28 +53,111 @@ def reply(hca: "Hca", qp: Qp, packet: Packet) -> None:
         transmit(hca, qp.port, packet)
 
 
-def outstanding(responder: Responder) -> int:
-    """READs and atomics whose answers wait; the same ones may have been asked for again."""
-    return sum(isinstance(reply, ReadJob) or reply.op != ACKNOWLEDGE for reply in responder.replies)
+def answer_atomic(hca: "Hca", qp: Qp, resource: Resource) -> None:
+    """Send the result of an atomic that was just executed."""
+    packet = atomic_answer(hca, qp, resource.psn, resource.original, qp.responder.msn)
+    if qp.responder.replies:
+        qp.responder.replies.append(AtomicJob(resource, packet))
+    else:
+        transmit(hca, qp.port, packet)
+        resource.answered = True
 
 
-def reads_under_way(responder: Responder) -> int:
-    """READs whose answers wait or are being sent."""
-    return sum(isinstance(job, ReadJob) for job in responder.replies)
+def too_many(responder: Responder) -> bool:
+    """As many answers wait as a conforming peer can bring about: what it sends now is dropped, and comes again.
+
+    For each resource that is an answer, one repeated, and an ACK or NAK behind either.
+    """
+    return len(responder.replies) >= 4 * responder.resource_limit + SPARE_REPLIES
 
 
-def pump(hca: "Hca", qp: Qp, everything: bool = False) -> None:
-    """Send answers that wait, a bounded number of bytes per step unless `everything` is asked for."""
+def answer_again(hca: "Hca", qp: Qp, resource: Resource, packet: Packet) -> bool:
+    """Answer a duplicate of a READ or atomic; False if it is dropped: the answers that wait are answer enough."""
+    responder = qp.responder
+    again = 0
+    for job in responder.replies:
+        if isinstance(job, ReadJob):
+            again += job.again
+            if job.resource is resource and _still_sends(job, packet):
+                return False
+        elif isinstance(job, AtomicJob):
+            again += job.again
+            if job.resource is resource:
+                return False
+    if responder.stalled or again >= responder.resource_limit:
+        return False
+    if packet.op == READ_REQUEST:
+        job = ReadJob(resource, packet.psn, packet.va, packet.dma_length, responder.msn, again=True)
+        responder.replies.append(job)
+        pump(hca, qp)
+    else:
+        answer = atomic_answer(hca, qp, resource.psn, resource.original, responder.msn)
+        if responder.replies:
+            responder.replies.append(AtomicJob(resource, answer, again=True))
+        else:
+            transmit(hca, qp.port, answer)
+    return True
+
+
+def _still_sends(job: ReadJob, packet: Packet) -> bool:
+    """Tell whether what `job` has not sent yet covers all that the repeated READ `packet` asks for."""
+    return job.va + job.offset <= packet.va and packet.va + packet.dma_length <= job.va + job.length
+
+
+def refuse(hca: "Hca", qp: Qp, syndrome: int, recv_syndrome: int, reason: str) -> None:
+    """Make a NAK of the request that is expected the last answer: behind it the queue pair enters ERR (9.9.3.2).
+
+    What waits is sent first, a step's worth at a time; no further request is taken meanwhile.
+    """
+    responder = qp.responder
+    if responder.refusing:
+        return
+    hca.note("request_refused", qpn=qp.handle, nak=syndrome, why=reason)
+    responder.refusing = True
+    nak = acknowledgement(hca, qp, responder.epsn, syndrome, responder.msn)
+    responder.replies.append(Refusal(nak, recv_syndrome, reason))
+    pump(hca, qp)
+
+
+def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
+    """Send the NAK; the receive under way fails, then the queue pair enters ERR, with an event."""
+    syndrome = refusal.nak.syndrome
+    hca.count["naks"] += 1
+    if syndrome == NAK_REMOTE_ACCESS:
+        qp.count("resp_remote_access_errors")
+    elif syndrome == NAK_INVALID_REQUEST:
+        qp.count("resp_remote_invalid_request")
+    responder = qp.responder
+    # One NAK is the last word (9.7.5.2): a refusal that waited behind this one is not sent.
+    responder.refusing = True
+    responder.replies.clear()
+    transmit(hca, qp.port, refusal.nak)
+    recv = responder.recv
+    if recv is not None:
+        responder.recv = None
+        completion.fail_receive(hca, qp, recv, refusal.recv_syndrome)
+    enter_error(hca, qp, refusal.reason)
+    completion.qp_event(hca, qp, EVENTS[syndrome])
+
+
+def pump(hca: "Hca", qp: Qp) -> None:
+    """Send answers that wait, a bounded number of bytes per step."""
     responder = qp.responder
     replies = responder.replies
     budget = READ_BUDGET
     while replies and not responder.stalled:
         job = replies[0]
-        if isinstance(job, Packet):
-            transmit(hca, qp.port, job)
+        if isinstance(job, Refusal):
+            _end(hca, qp, job)
+            return
+        if isinstance(job, Packet | AtomicJob):
             replies.popleft()
+            if isinstance(job, AtomicJob):
+                job.resource.answered = True
+                job = job.packet
+            transmit(hca, qp.port, job)
             continue
-        if budget <= 0 and not everything:
+        if budget <= 0:
             if qp.reply_timer is None:
                 qp.reply_timer = Timer(lambda now: pump(hca, qp))
             hca.timers.arm(qp.reply_timer, hca.now_ns + 1)
@@ -82,6 +168,8 @@ def pump(hca: "Hca", qp: Qp, everything: bool = False) -> None:
         budget -= sent
         if job.offset >= job.length:
             replies.popleft()
+            if not job.again:
+                job.resource.answered = True
 
 
 def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> int:
@@ -93,7 +181,8 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
     payload = b""
     if size:
         try:
-            mkey = remote_check(hca, qp, job.rkey, job.va + offset, size, REMOTE_READ, job.domain)
+            rkey, domain = job.resource.rkey, job.resource.domain
+            mkey = remote_check(hca, qp, rkey, job.va + offset, size, REMOTE_READ, domain)
             assert mkey is not None
             payload = remote_read(hca, mkey, job.va + offset, size)
         except AccessError as error:
@@ -126,10 +215,7 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
 def _read_failed(hca: "Hca", qp: Qp, nak: Packet, reason: str) -> None:
     """The memory of a READ under way has gone."""
     hca.note("read_failed", qpn=qp.handle, why=reason)
-    qp.responder.replies.clear()
-    transmit(hca, qp.port, nak)
-    enter_error(hca, qp, reason)
-    completion.qp_event(hca, qp, EVENTS[nak.syndrome])
+    _end(hca, qp, Refusal(nak, completion.FLUSHED, reason))
 
 
 def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:

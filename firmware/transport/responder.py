@@ -20,23 +20,22 @@ from firmware.memory import (
 from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
 from firmware.queues import RecvWqe, take_receive, take_shared_receive
 from firmware.transport import completion, paging
-from firmware.transport.port import transmit
 from firmware.transport.psn import HALF, PSN_MASK
 from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.transport.replies import (
     ACK_NO_CREDITS,
-    EVENTS,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_ACCESS,
     NAK_REMOTE_OPERATION,
     NAK_SEQUENCE,
     RNR_NAK,
     acknowledgement,
-    atomic_answer,
-    outstanding,
+    answer_again,
+    answer_atomic,
     pump,
-    reads_under_way,
+    refuse,
     reply,
+    too_many,
 )
 from firmware.transport.segment import MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.transport.state import enter_error
@@ -69,6 +68,9 @@ class RequestError(Exception):
 def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
     """A request packet or burst for the receive side of `qp`."""
     responder = qp.responder
+    if responder.replies and (responder.refusing or too_many(responder)):
+        hca.count["rx_drop_refused" if responder.refusing else "rx_drop_replies"] += 1
+        return
     # check_psn (9.7.4.1.2)
     ahead = (packet.psn - responder.epsn) & PSN_MASK
     if ahead:
@@ -101,15 +103,15 @@ def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
         else:
             raise RequestError(NAK_INVALID_REQUEST, "this operation is not a request")
     except RequestError as error:
-        _refuse(hca, qp, responder, error)
+        _refuse(hca, qp, error)
     except PageFault as fault:
         _not_present(hca, qp, responder, packet, fault)
     except AccessError as error:
         nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
-        _refuse(hca, qp, responder, RequestError(nak, str(error)))
+        _refuse(hca, qp, RequestError(nak, str(error)))
     except DmaError as error:
         hca.count["dma_read_errors"] += 1
-        _refuse(hca, qp, responder, RequestError(NAK_REMOTE_OPERATION, str(error)))
+        _refuse(hca, qp, RequestError(NAK_REMOTE_OPERATION, str(error)))
 
 
 def _out_of_sequence(hca: "Hca", qp: Qp, responder: Responder) -> None:
@@ -130,23 +132,30 @@ def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None
     if op <= WRITE:
         reply(hca, qp, acknowledgement(hca, qp, responder.epsn - 1, ACK_NO_CREDITS, responder.msn))
         return
-    for resource in responder.resources:
+    resource = _original(responder, packet)
+    if resource is None or not answer_again(hca, qp, resource, packet):
+        hca.count["rx_drop_stale_duplicate"] += 1
+
+
+def _original(responder: Responder, packet: Packet) -> Resource | None:
+    """The READ or atomic that `packet` repeats; None if there was none, or what it asks for is no part of it.
+
+    The newest is looked at first: an old one may have the same number, a whole lap of PSNs ago.
+    """
+    for resource in reversed(responder.resources):
         into = (packet.psn - resource.psn) & PSN_MASK
-        if resource.op != op or into >= resource.count:
+        if into >= resource.count:
             continue
-        if op == READ_REQUEST:
-            if packet.dma_length > resource.length or responder.stalled:
-                break
-            if outstanding(responder) > responder.resource_limit:
-                # The same question again and again: the answers that wait are answer enough.
-                break
-            job = ReadJob(packet.psn, packet.va, packet.rkey, packet.dma_length, responder.msn, resource.domain)
-            responder.replies.append(job)
-            pump(hca, qp)
-        elif outstanding(responder) <= responder.resource_limit:
-            reply(hca, qp, atomic_answer(hca, qp, packet.psn, resource.original, responder.msn))
-        return
-    hca.count["rx_drop_stale_duplicate"] += 1
+        skipped = into * responder.mtu
+        if (
+            packet.op == resource.op
+            and packet.rkey == resource.rkey
+            and packet.va == resource.va + skipped
+            and (packet.op != READ_REQUEST or packet.dma_length <= resource.length - skipped)
+        ):
+            return resource
+        break
+    return None
 
 
 def _check_sequence(qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -355,10 +364,10 @@ def _not_present(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, fault
     if packet.op == WRITE:
         length, offset = (packet.dma_length, 0) if packet.start else (responder.length, responder.offset)
         ahead = max(0, length - offset - len(packet.payload))
-    if paging.hold_request(hca, qp, fault, ahead, lambda: _refuse(hca, qp, responder, error)):
+    if paging.hold_request(hca, qp, fault, ahead, lambda: _refuse(hca, qp, error)):
         _ask_to_wait(hca, qp, responder, packet, paging.receiver_code(qp))
     else:
-        _refuse(hca, qp, responder, error)
+        _refuse(hca, qp, error)
 
 
 def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -369,16 +378,16 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     length = packet.dma_length
     if length > 1 << 31:
         raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
-    limit = responder.resource_limit
-    if len(responder.replies) >= limit and reads_under_way(responder) >= limit:
-        raise RequestError(NAK_INVALID_REQUEST, "more READs outstanding than the responder has resources for")
-    remote_check(hca, qp, packet.rkey, packet.va, length, REMOTE_READ, responder.domain)
+    _check_resources(responder)
+    va, rkey, domain = packet.va, packet.rkey, responder.domain
+    remote_check(hca, qp, rkey, va, length, REMOTE_READ, domain)
     count = packet_count(length, responder.mtu.bit_length() - 1)
     responder.epsn = (packet.psn + count) & PSN_MASK
     responder.msn = responder.msn + 1 & PSN_MASK
     qp.count("rx_read_requests")
-    _remember(responder, Resource(packet.psn, count, READ_REQUEST, length, domain=responder.domain))
-    responder.replies.append(ReadJob(packet.psn, packet.va, packet.rkey, length, responder.msn, responder.domain))
+    resource = Resource(packet.psn, count, READ_REQUEST, va, rkey, length, domain=domain)
+    _remember(responder, resource)
+    responder.replies.append(ReadJob(resource, packet.psn, va, length, responder.msn))
     pump(hca, qp)
 
 
@@ -387,6 +396,16 @@ def _check_single(responder: Responder, packet: Packet) -> None:
         raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic inside another message")
     if not (packet.start and packet.end) or packet.count != 1 or packet.payload:
         raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic is one packet without payload")
+
+
+def _check_resources(responder: Responder) -> None:
+    """A peer may have so many READs and atomics outstanding as was agreed on (9.4.4); those answered are not.
+
+    Answers leave in order, so that the oldest resource is free first.
+    """
+    resources = responder.resources
+    if len(resources) >= responder.resource_limit and not resources[0].answered:
+        raise RequestError(NAK_INVALID_REQUEST, "more READs and atomics outstanding than there are resources for")
 
 
 def _remember(responder: Responder, resource: Resource) -> None:
@@ -401,8 +420,7 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     _check_single(responder, packet)
     if not qp.remote_rights & REMOTE_ATOMIC:
         raise RequestError(NAK_INVALID_REQUEST, "atomics are not enabled")
-    if outstanding(responder) > responder.resource_limit:
-        raise RequestError(NAK_INVALID_REQUEST, "more atomics outstanding than the responder has resources for")
+    _check_resources(responder)
     va = packet.va
     if va & 7:
         raise RequestError(NAK_INVALID_REQUEST, "the address of an atomic is a multiple of 8")
@@ -418,23 +436,10 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     responder.epsn = (packet.psn + 1) & PSN_MASK
     responder.msn = responder.msn + 1 & PSN_MASK
     qp.count("rx_atomic_requests")
-    _remember(responder, Resource(packet.psn, 1, packet.op, original=original))
-    reply(hca, qp, atomic_answer(hca, qp, packet.psn, original, responder.msn))
+    resource = Resource(packet.psn, 1, packet.op, va, packet.rkey, original=original)
+    _remember(responder, resource)
+    answer_atomic(hca, qp, resource)
 
 
-def _refuse(hca: "Hca", qp: Qp, responder: Responder, error: RequestError) -> None:
-    """Answer with a NAK and enter ERR (9.9.3.2): earlier answers go out first, the receive under way fails."""
-    hca.count["naks"] += 1
-    hca.note("request_refused", qpn=qp.handle, nak=error.nak, why=str(error))
-    if error.nak == NAK_REMOTE_ACCESS:
-        qp.count("resp_remote_access_errors")
-    elif error.nak == NAK_INVALID_REQUEST:
-        qp.count("resp_remote_invalid_request")
-    pump(hca, qp, everything=True)
-    transmit(hca, qp.port, acknowledgement(hca, qp, responder.epsn, error.nak, responder.msn))
-    recv = responder.recv
-    if recv is not None:
-        responder.recv = None
-        completion.fail_receive(hca, qp, recv, error.recv_syndrome)
-    enter_error(hca, qp, str(error))
-    completion.qp_event(hca, qp, EVENTS[error.nak])
+def _refuse(hca: "Hca", qp: Qp, error: RequestError) -> None:
+    refuse(hca, qp, error.nak, error.recv_syndrome, str(error))

@@ -8,6 +8,7 @@ import pytest
 from firmware.queues import QueueBuffer, RecordlessSendQueue
 from firmware.transport import engine
 from firmware.transport.qp import RTR, SQER
+from tests.scenario.tools import inject
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, CompletionQueue, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
@@ -24,15 +25,6 @@ from vhca.wire.packet import (
 )
 
 NOWHERE = 1 << 50
-
-
-def inject(world: World, to: End, **fields: object) -> None:
-    """A packet from the peer of `to`, as a stranger would forge it."""
-    own, other = (2, 1) if to.card is world.b else (1, 2)
-    base: dict[str, object] = {"dlid": own, "slid": other, "service": 0, "dest_qp": to.qpn, "mtu": 1024}
-    packet = Packet(**{**base, **fields})  # type: ignore[arg-type]
-    world.wire(world.other(to.card), packet)
-    world.deliver(100)
 
 
 @pytest.mark.parametrize(("service", "state"), [(ST_RC, ERR), (ST_UC, SQER), (ST_UD, SQER)])

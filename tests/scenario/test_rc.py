@@ -1,13 +1,13 @@
 """Reliable connection: one scenario per rule."""
 
 import os
-from collections.abc import Callable
 
 import pytest
 
 from firmware.objects import LOCAL_READ, LOCAL_WRITE, Pd
 from firmware.queues import eq_doorbell
 from firmware.transport.state import live_context
+from tests.scenario.tools import lose
 from tests.scenario.world import ALL_RIGHTS, ERR, FOREVER_NS, RTS, ST_RC, End, SharedQueue, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
@@ -170,12 +170,6 @@ def test_receiver_not_ready_for_ever_with_seven_retries() -> None:
     b.post_recv(target, 8)
     world.pass_time(1_000_000)
     assert b.peek(target, 8) == b"patience"
-
-
-def lose(numbers: set[int]) -> Callable[[Packet], list[Packet]]:
-    """A link that loses the packets with these ordinal numbers."""
-    seen = iter(range(1 << 30))
-    return lambda packet: [] if next(seen) in numbers else [packet]
 
 
 def test_lost_request_is_asked_for_by_one_nak() -> None:
