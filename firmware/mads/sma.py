@@ -176,8 +176,14 @@ class Sma:
         setter = self._setters.get(attr_id)
         if setter is None:
             return madwire.STATUS_UNSUPPORTED_METHOD
-        status = setter(port, request, events)
-        return status or getter(port, request)
+        wanted = request.data
+        status = setter(port, request, events) or getter(port, request)
+        if attr_id == smpwire.PORT_INFO and not status:
+            # The reply is what Get gives now, with the ClientReregister bit echoed (14.2.5.6).
+            reply = PortInfo.from_bytes(request.data)
+            reply.client_reregister = PortInfo.from_bytes(wanted).client_reregister
+            request.data = reply.to_bytes()
+        return status
 
     # Get
 
@@ -299,15 +305,10 @@ class Sma:
             events.append(PortEvent(number, EVENT_LID))
         if info.gid_prefix != prefix:
             events.append(PortEvent(number, EVENT_GUID))
-        _move_port(target, wanted, events)
         if wanted.client_reregister:
+            # Before the port becomes active: who hears of that finds its registrations already marked as lost.
             events.append(PortEvent(number, EVENT_CLIENT_REREGISTER))
-        # The reply is what Get gives now, with the ClientReregister bit echoed (14.2.5.6).
-        self._get_port_info(port, request)
-        if wanted.client_reregister:
-            reply = PortInfo.from_bytes(request.data)
-            reply.client_reregister = 1
-            request.data = reply.to_bytes()
+        _move_port(target, wanted, events)
         return _OK
 
     def _trap_144(self, port: Port, change_flags: int) -> bytes | None:

@@ -391,6 +391,7 @@ class SubnetManager:
         for port, answer in zip(ports, answers, strict=True):
             if answer is not None and _ok(answer):
                 port.info = PortInfo.from_bytes(answer.data)
+                port.reregistered |= bool(port.info.client_reregister)
 
     @staticmethod
     def _peer(topology: Topology, node: Node, port: NodePort) -> NodePort | None:
@@ -410,13 +411,15 @@ class SubnetManager:
         if not node.is_switch:
             info.lid, info.sm_lid, info.gid_prefix = port.lid, self.lid, self.gid_prefix
             info.sm_sl, info.lmc, info.subnet_timeout = 0, 0, SUBNET_TIMEOUT
-        if state == smpwire.PORT_NOP and info == now:
+        # With the LID, before the port is armed; with the activation if that order was lost.
+        reregister = not node.is_switch and not port.reregistered and now.port_state != smpwire.PORT_ACTIVE
+        reregister &= bool(now.capability_mask & smpwire.CAP_CLIENT_REREGISTRATION) and state != smpwire.PORT_ARMED
+        if state == smpwire.PORT_NOP and info == now and not reregister:
             return None
         info.port_state, info.port_physical_state = state, 0
         # Counters are reset by writing 0 only.
         info.mkey_violations = info.pkey_violations = info.qkey_violations = 0xFFFF
-        can_reregister = now.capability_mask & smpwire.CAP_CLIENT_REREGISTRATION
-        info.client_reregister = int(state == smpwire.PORT_ACTIVE and bool(can_reregister) and not node.is_switch)
+        info.client_reregister = int(reregister)
         return info.to_bytes()
 
     def _all_active(self, topology: Topology) -> bool:

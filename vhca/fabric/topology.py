@@ -23,6 +23,7 @@ class NodePort:
     guid: int
     info: PortInfo
     lid: int = 0
+    reregistered: bool = False  # its clients were told to register with the SA again, in this sweep
     pkeys: list[int] = field(default_factory=lambda: [0xFFFF])
 
 

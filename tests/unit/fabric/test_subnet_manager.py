@@ -26,8 +26,8 @@ def test_all_ports_become_active_by_smp_alone(cards: int) -> None:
         assert [event.subtype for event in card.events] == [
             EVENT_INITIALIZED,
             EVENT_LID,
-            EVENT_ACTIVE,
             EVENT_CLIENT_REREGISTER,
+            EVENT_ACTIVE,
         ]
     for a in bench.cards:
         for b in bench.cards:
@@ -37,6 +37,47 @@ def test_all_ports_become_active_by_smp_alone(cards: int) -> None:
     assert all(len(card.inbox) == cards - 1 for card in bench.cards)
     assert not bench.fabric.switch.dropped()
     assert bench.fabric.counters().get("sm.refused_sets", 0) == 0
+
+
+def test_clients_hear_that_they_must_register_with_the_lid_before_the_port_is_armed() -> None:
+    bench = Bench(1)
+    card = bench.cards[0]
+    seen: list[tuple[int, int]] = []
+    handle = card.sma.handle
+
+    def watch(port: int, mad: bytes) -> object:
+        request = Smp.from_bytes(mad)
+        if (request.method, request.attr_id) == (madwire.METHOD_SET, smp.PORT_INFO):
+            wanted = smp.PortInfo.from_bytes(request.data)
+            seen.append((wanted.port_state, wanted.client_reregister))
+        return handle(port, mad)
+
+    card.sma.handle = watch  # type: ignore[method-assign, assignment]
+    bench.run()
+    assert seen == [(smp.PORT_NOP, 1), (smp.PORT_ARMED, 0), (smp.PORT_ACTIVE, 0)]
+    # An active port is left alone by the next sweep; one that lost its link hears it again.
+    seen.clear()
+    bench.fabric.manager.sweep()
+    bench.run()
+    assert seen == []
+    card.port.bounce()
+    bench.run()
+    assert seen == [(smp.PORT_NOP, 1), (smp.PORT_ARMED, 0), (smp.PORT_ACTIVE, 0)]
+
+
+def test_a_lost_order_to_register_is_given_with_the_activation() -> None:
+    bench = Bench(1)
+    card = bench.cards[0]
+    handle = card.sma.handle
+
+    def deaf(port: int, mad: bytes) -> object:
+        request = Smp.from_bytes(mad)
+        lost = request.method == madwire.METHOD_SET and smp.PortInfo.from_bytes(request.data).port_state == smp.PORT_NOP
+        return (None, []) if lost else handle(port, mad)
+
+    card.sma.handle = deaf  # type: ignore[method-assign, assignment]
+    bench.pass_time(2)
+    assert [event.subtype for event in card.events][-2:] == [EVENT_CLIENT_REREGISTER, EVENT_ACTIVE]
 
 
 def test_an_empty_fabric_settles_and_a_late_card_is_found() -> None:

@@ -115,7 +115,7 @@ def test_a_manager_brings_the_port_up() -> None:
     assert set_port(card, port_state=w.PORT_ARMED) == (0, [])
     assert set_port(card, port_state=w.PORT_ACTIVE, client_reregister=1) == (
         0,
-        [EVENT_ACTIVE, EVENT_CLIENT_REREGISTER],
+        [EVENT_CLIENT_REREGISTER, EVENT_ACTIVE],
     )
     port = card.port(1)
     assert (port.state, port.lid, port.sm_lid, port.mtu_bytes) == (w.PORT_ACTIVE, 5, 1, 4096)
@@ -123,6 +123,14 @@ def test_a_manager_brings_the_port_up() -> None:
     assert card.link_up(1, False) == [PortEvent(1, EVENT_DOWN)]
     assert card.link_up(1, False) == []
     assert port.state == w.PORT_DOWN
+
+
+def test_the_order_to_register_is_echoed_once() -> None:
+    card = agent()
+    answer, _ = ask(card, METHOD_SET, w.PORT_INFO, 1, port_info(client_reregister=1))
+    assert PortInfo.from_bytes(answer.data).client_reregister == 1
+    answer, _ = ask(card, METHOD_GET, w.PORT_INFO, 1)
+    assert PortInfo.from_bytes(answer.data).client_reregister == 0
 
 
 def test_only_legal_transitions() -> None:
