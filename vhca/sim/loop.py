@@ -5,10 +5,13 @@ before the loop looks at sockets again, in order. A callback that raises is logg
 """
 
 import contextlib
+import heapq
+import itertools
 import logging
 import os
 import selectors
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
@@ -19,6 +22,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READY_BUDGET: Final = 128
+# Failures that are logged one by one; of the others, each time their number has doubled.
+PATIENCE: Final = 100
+FAILED_ROUND_PAUSE_S: Final = 0.01
+ALIVE_CHECK_S: Final = 0.2
+
+
+class LoopEnded(RuntimeError):
+    """The thread of a loop is gone, so that nothing can be asked of it."""
 
 
 class HasFileno(Protocol):
@@ -51,19 +62,34 @@ class Loop:
         self._ready: deque[Callable[[], None]] = deque()
         self._foreign: deque[Callable[[], None]] = deque()
         self._timers: list[TimerSource] = []
+        # (time, order of asking, call) of what call_later was asked for.
+        self._later: list[tuple[int, int, Callable[[], None]]] = []
+        self._later_order = itertools.count()
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._selector.register(self._wake_r, selectors.EVENT_READ, self._drain_wake)
+        self.add_reader(self._wake_r, self._drain_wake)
 
     def add_reader(self, fileobj: int | HasFileno, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fileobj` is readable."""
-        self._selector.register(fileobj, selectors.EVENT_READ, callback)
+        self._watch(fileobj, selectors.EVENT_READ, callback)
 
     def remove_reader(self, fileobj: int | HasFileno) -> None:
-        """Forget `fileobj`; unknown ones are ignored."""
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(fileobj)
+        """Wait for readable `fileobj` no more; unknown ones are ignored."""
+        self._watch(fileobj, selectors.EVENT_READ, None)
+
+    def add_writer(self, fileobj: int | HasFileno, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `fileobj` can be written to; beside a reader, if there is one."""
+        self._watch(fileobj, selectors.EVENT_WRITE, callback)
+
+    def remove_writer(self, fileobj: int | HasFileno) -> None:
+        """Wait for writable `fileobj` no more; unknown ones are ignored."""
+        self._watch(fileobj, selectors.EVENT_WRITE, None)
+
+    def call_later(self, delay_s: float, fn: Callable[[], None]) -> None:
+        """Run `fn` after `delay_s`; with 0, in the next round, after the sockets of this one. Loop thread only."""
+        due = self.clock.now_ns() + int(delay_s * 1e9)
+        heapq.heappush(self._later, (due, next(self._later_order), fn))
 
     def add_timer_source(self, source: TimerSource) -> None:
         """Ask `source` for deadlines from now on."""
@@ -80,7 +106,11 @@ class Loop:
             os.write(self._wake_w, b"x")
 
     def call(self, fn: Callable[[], T], timeout_s: float = 30.0) -> T:
-        """Run `fn` in the loop thread and return its result; raises what it raised, or TimeoutError."""
+        """Run `fn` in the loop thread and return its result; raises what it raised.
+
+        :raises TimeoutError: the loop did not come to it.
+        :raises LoopEnded: the loop's thread has ended, though nobody stopped it.
+        """
         if self._thread is None or threading.current_thread() is self._thread:
             return fn()
         done = threading.Event()
@@ -96,25 +126,39 @@ class Loop:
                 done.set()
 
         self.call_threadsafe(run)
-        if not done.wait(timeout_s):
-            raise TimeoutError(f"the device loop did not answer within {timeout_s} s")
+        deadline = time.monotonic() + timeout_s
+        while not done.wait(min(ALIVE_CHECK_S, max(0.0, deadline - time.monotonic()))):
+            if self.ended:
+                raise LoopEnded("the device loop has ended; the log says why")
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"the device loop did not answer within {timeout_s} s")
         if error:
             raise error[0]
         return result[0]
 
     def start(self, name: str = "vhca-loop") -> None:
         """Run the loop in a thread of its own."""
-        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the loop and wait for its thread."""
+    @property
+    def ended(self) -> bool:
+        """Whether the loop's own thread has ended without :meth:`stop`: nothing is served any more. Any thread."""
+        thread = self._thread
+        return thread is not None and not self._stopping and not thread.is_alive()
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """End the loop and wait for its thread; False if it hangs in a callback, which then is left to itself."""
         self._stopping = True
         self.call_threadsafe(lambda: None)
-        if self._thread is not None and threading.current_thread() is not self._thread:
-            self._thread.join(timeout=10)
+        thread = self._thread
+        if thread is not None and threading.current_thread() is not thread:
+            thread.join(timeout_s)
+            if thread.is_alive():
+                return False
             self._thread = None
         self.close()
+        return True
 
     def close(self) -> None:
         """Release descriptors."""
@@ -127,39 +171,78 @@ class Loop:
     def run(self) -> None:
         """Serve until :meth:`stop`."""
         while not self._stopping:
-            self.run_once()
+            try:
+                self.run_once()
+            except Exception:
+                # The wait itself failed (out of memory, of descriptors): the cards are worth another try.
+                self._failed("a round of the device loop failed")
+                time.sleep(FAILED_ROUND_PAUSE_S)
+
+    def _main(self) -> None:
+        try:
+            self.run()
+        except BaseException:
+            log.critical("the device loop has ended, and with it every card", exc_info=True)
+            raise
 
     def run_once(self, max_wait_ns: int | None = None) -> None:
         """One round: timers, waiting calls, then sockets (waiting for the next deadline at most)."""
         self._run_due()
         self._run_ready()
         timeout = self._timeout(max_wait_ns)
-        for key, _ in self._selector.select(timeout):
-            # A callback of this very wake-up may have closed the descriptor.
-            if key.fd in self._selector.get_map():
-                self._guard(key.data)
+        watched = self._selector.get_map()
+        for key, events in self._selector.select(timeout):
+            for event in (selectors.EVENT_READ, selectors.EVENT_WRITE):
+                # A callback of this very wake-up may have closed the descriptor.
+                now = watched.get(key.fd) if events & event else None
+                if now is not None and event in now.data:
+                    self._guard(now.data[event])
             # What a socket's messages caused goes first: it is older than what other sockets hold.
             self._run_ready()
         for _ in range(len(self._foreign)):
             self._guard(self._foreign.popleft())
 
+    def _watch(self, fileobj: int | HasFileno, event: int, callback: Callable[[], None] | None) -> None:
+        """Set or forget the callback of one kind of readiness; the selector keeps {kind: callback}."""
+        callbacks: dict[int, Callable[[], None]] = {}
+        with contextlib.suppress(KeyError, ValueError):
+            callbacks.update(self._selector.unregister(fileobj).data)
+        callbacks.pop(event, None)
+        if callback is not None:
+            callbacks[event] = callback
+        if callbacks:
+            self._selector.register(fileobj, sum(callbacks), callbacks)
+
     def _run_due(self) -> None:
+        if self._later:
+            self._run_later(self.clock.now_ns())
         if not self._timers:
             return
         now = self.clock.now_ns()
         for source in self._timers:
-            deadline = source.next_deadline()
+            deadline = self._deadline(source)
             if deadline is not None and deadline <= now:
                 self._guard(lambda source=source: source.run_timers(now))  # type: ignore[misc]
+
+    def _run_later(self, now_ns: int) -> None:
+        """What is due, but not what that asks for anew."""
+        later = self._later
+        due = []
+        while later and later[0][0] <= now_ns:
+            due.append(heapq.heappop(later)[2])
+        for fn in due:
+            self._guard(fn)
 
     def _timeout(self, max_wait_ns: int | None) -> float | None:
         if self._ready or self._foreign or self._stopping:
             return 0
         wait = max_wait_ns
-        if self._timers:
+        if self._timers or self._later:
             now = self.clock.now_ns()
-            for source in self._timers:
-                deadline = source.next_deadline()
+            deadlines = [self._deadline(source) for source in self._timers]
+            if self._later:
+                deadlines.append(self._later[0][0])
+            for deadline in deadlines:
                 if deadline is not None:
                     delta = max(0, deadline - now)
                     wait = delta if wait is None else min(wait, delta)
@@ -177,8 +260,21 @@ class Loop:
         try:
             fn()
         except Exception:
-            self.errors += 1
-            log.exception("callback failed in the device loop")
+            self._failed("callback failed in the device loop")
+
+    def _deadline(self, source: TimerSource) -> int | None:
+        """Deadline of a source; one that fails has none, and the other sources keep theirs."""
+        try:
+            return source.next_deadline()
+        except Exception:
+            self._failed("a timer source failed to name its deadline")
+            return None
+
+    def _failed(self, what: str) -> None:
+        """Count and log the exception under way, but do not let one that comes every round fill the disk."""
+        self.errors += 1
+        if self.errors <= PATIENCE or not self.errors & (self.errors - 1):
+            log.exception("%s (failure %d)", what, self.errors)
 
     def _drain_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -1,12 +1,15 @@
 """The rack's loop."""
 
 import os
+import select
+import socket
 import threading
+import time
 
 import pytest
 
 from vhca.sim.clock import VirtualClock
-from vhca.sim.loop import Loop
+from vhca.sim.loop import PATIENCE, Loop, LoopEnded
 
 
 class Alarm:
@@ -76,3 +79,163 @@ def test_calls_from_other_threads_return_and_raise() -> None:
             loop.call(lambda: 1 // 0)
     finally:
         loop.stop()
+
+
+def test_reading_and_writing_of_one_socket_are_waited_for_separately() -> None:
+    loop = Loop(VirtualClock())
+    seen: list[str] = []
+    ours, theirs = socket.socketpair()
+    loop.add_reader(ours, lambda: seen.append(ours.recv(9).decode()))
+    loop.add_writer(ours, lambda: seen.append("room"))
+    theirs.send(b"data")
+    loop.run_once(max_wait_ns=0)
+    assert seen == ["data", "room"]
+    loop.remove_writer(ours)
+    loop.remove_writer(ours)
+    theirs.send(b"more")
+    loop.run_once(max_wait_ns=0)
+    assert seen == ["data", "room", "more"]
+    loop.remove_reader(ours)
+    theirs.send(b"unread")
+    loop.run_once(max_wait_ns=0)
+    assert seen == ["data", "room", "more"]
+    ours.close()
+    theirs.close()
+    loop.close()
+
+
+def test_a_reader_that_closes_its_socket_spares_the_writer() -> None:
+    loop = Loop(VirtualClock())
+    seen: list[str] = []
+    ours, theirs = socket.socketpair()
+
+    def hang_up() -> None:
+        loop.remove_reader(ours)
+        loop.remove_writer(ours)
+        ours.close()
+
+    loop.add_reader(ours, hang_up)
+    loop.add_writer(ours, lambda: seen.append("room"))
+    theirs.send(b"data")
+    loop.run_once(max_wait_ns=0)
+    assert (seen, loop.errors) == ([], 0)
+    theirs.close()
+    loop.close()
+
+
+def test_later_calls_come_by_time_then_by_order() -> None:
+    clock = VirtualClock()
+    loop = Loop(clock)
+    seen: list[str] = []
+    loop.call_later(2e-6, lambda: seen.append("late"))
+    loop.call_later(1e-6, lambda: seen.append("first"))
+    loop.call_later(1e-6, lambda: seen.append("second"))
+    loop.run_once(max_wait_ns=0)
+    assert seen == []
+    clock.advance(1000)
+    loop.run_once(max_wait_ns=0)
+    assert seen == ["first", "second"]
+    clock.advance(1000)
+    loop.run_once(max_wait_ns=0)
+    assert seen == ["first", "second", "late"]
+    loop.close()
+
+
+def test_a_call_for_the_next_round_lets_sockets_come_first() -> None:
+    loop = Loop(VirtualClock())
+    seen: list[str] = []
+    reader, writer = os.pipe()
+    loop.add_reader(reader, lambda: seen.append(os.read(reader, 1).decode()))
+
+    def again() -> None:
+        seen.append("turn")
+        loop.call_later(0, again)
+
+    loop.call_later(0, again)
+    os.write(writer, b"abc")
+    for _ in range(3):
+        loop.run_once(max_wait_ns=0)
+    assert seen == ["turn", "a", "turn", "b", "turn", "c"]
+    os.close(reader)
+    os.close(writer)
+    loop.close()
+
+
+class Broken:
+    """A timer source out of order."""
+
+    def next_deadline(self) -> int | None:
+        raise MemoryError
+
+    def run_timers(self, now_ns: int) -> None:
+        raise AssertionError("never due")
+
+
+def test_a_source_without_a_deadline_to_give_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    loop, alarm = Loop(clock), Alarm(100)
+    loop.add_timer_source(Broken())
+    loop.add_timer_source(alarm)
+    clock.advance(100)
+    for _ in range(3 * PATIENCE):
+        loop.run_once(max_wait_ns=0)
+    assert alarm.ran == [100]
+    assert loop.errors == 6 * PATIENCE
+    # then at each power of two: 128, 256, 512
+    assert len(caplog.records) == PATIENCE + 3
+    loop.close()
+
+
+class FailingWait:
+    """A selector whose waits fail a few times."""
+
+    def __init__(self, selector: object, failures: int) -> None:
+        self._selector = selector
+        self.failures = failures
+
+    def select(self, timeout: float | None) -> object:
+        if self.failures:
+            self.failures -= 1
+            raise MemoryError
+        return self._selector.select(timeout)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._selector, name)
+
+
+def test_a_failing_wait_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    monkeypatch.setattr(loop, "_selector", FailingWait(loop._selector, 3))
+    loop.start()
+    assert loop.call(lambda: 7) == 7
+    assert loop.errors == 3
+    assert loop.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_asks_a_loop_that_has_ended_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    loop.start()
+    assert not loop.ended
+    with pytest.raises(SystemExit):
+        loop.call(lambda: exec("raise SystemExit"))
+    loop.call_threadsafe(lambda: exec("raise SystemExit"))
+    while not loop.ended:
+        time.sleep(0.001)
+    assert loop.ended
+    with pytest.raises(LoopEnded):
+        loop.call(lambda: None)
+    assert "the device loop has ended" in caplog.text
+    assert loop.stop()
+    assert not loop.ended
+
+
+def test_a_loop_that_hangs_is_left_behind() -> None:
+    loop = Loop()
+    loop.start()
+    reader, writer = os.pipe()
+    loop.call_threadsafe(lambda: select.select([reader], [], []))  # type: ignore[arg-type]
+    assert not loop.stop(timeout_s=0.05)
+    os.close(writer)
+    assert loop.stop()
+    os.close(reader)
