@@ -159,7 +159,7 @@ def _kernel(cache: Cache, kernel: str | Path) -> Finding:
         resolved = kernels.resolve(kernel, cache, Progress(quiet=True))
         return Finding(Level.OK, "kernel", f"{resolved.release}, {len(resolved.modules)} modules ({found})")
     pinned = [release for release in pins.KERNELS if kernels.matches(str(kernel), release)]
-    archive = kernels.fallback_archive(str(kernel))
+    archive = kernels.fallback_archive()
     source = f" ({pinned[0]})" if pinned else ""
     fallback = f"; if that fails, {archive} is used" if archive else ""
     return Finding(

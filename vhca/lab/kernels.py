@@ -3,11 +3,12 @@
 A SPEC is one of
 
 * a version (``6.19``, ``6.19.14``): fetched as packages; if they cannot be had, taken from the archive that
-  ``VHCA_KERNEL_ARCHIVE`` names or from ``../shared/kernel`` beside the checkout;
+  ``VHCA_KERNEL_ARCHIVE`` names;
 * a kernel build tree (``arch/x86/boot/bzImage`` and ``modules.order``);
-* a folder or ``.tar`` laid out like an installed kernel: ``boot/vmlinuz-VERSION`` and
-  ``usr/lib/modules/VERSION`` (or ``lib/modules/VERSION``);
-* a bzImage, with the modules in a folder given beside it.
+* a folder or ``.tar`` laid out like an installed kernel: modules in ``usr/lib/modules/VERSION`` (or
+  ``lib/modules/VERSION``), the image in ``boot/vmlinuz-VERSION`` or beside the modules as ``vmlinuz`` (Debian from
+  7.2 on, Fedora); or the folder ``VERSION`` alone, if it has its image;
+* a bzImage, with the modules in a folder given beside it, or around it.
 
 Guarantees: the result can be read until the process ends; the same content has the same ``identity``.
 """
@@ -20,18 +21,18 @@ import os
 import re
 import struct
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from vhca.lab import pins
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import KernelError, LabError
-from vhca.lab.packages import PackageStore, unpack
+from vhca.lab.packages import SUITES, PackageStore, unpack
 
 DEFAULT_SPEC = "6.19"
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?([-+].*)?$")
 _IMAGE_PACKAGE = re.compile(r"linux-image-(\d+\.\d+(?:\.\d+)?\S*?-amd64)$")
-_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,29 +78,24 @@ def _from_version(version: str, cache: Cache, progress: Progress) -> Kernel:
         try:
             return _fetch_version(version, cache, progress)
         except LabError as error:
-            archive = fallback_archive(version)
+            archive = fallback_archive()
             if archive is None:
                 raise
+            found = _from_path(archive, cache, progress, None)
+            if not matches(version, found.release):
+                raise
             progress.say(f"  kernel packages cannot be had ({error.what.splitlines()[0]}); using {archive}")
-            return _from_path(archive, cache, progress, None)
+            return found
 
 
 def _fetch_version(version: str, cache: Cache, progress: Progress) -> Kernel:
-    store = PackageStore(cache, progress, "kernel")
     pinned = [release for release in pins.KERNELS if matches(version, release)]
     if pinned:
+        store = PackageStore(cache, progress, "kernel")
         release = max(pinned, key=_version_key)
         debs = store.fetch_pool(pins.KERNELS[release], f"kernel {release}")
     else:
-        listed = [m[1] for name in store.names("linux-image-") if (m := _IMAGE_PACKAGE.match(name))]
-        fitting = [r for r in listed if matches(version, r) and not re.search(r"-(rt|cloud)-|unsigned", r)]
-        release, names = _deliverable(store, sorted(fitting, key=_version_key, reverse=True))
-        if not names:
-            known = ", ".join(sorted({r.split("+")[0] for r in listed}, key=_version_key)) or "none"
-            raise KernelError(
-                f"kernel {version}: the mirror cannot deliver it (it lists {known}; not all are complete)",
-                "give another version, or a bzImage, build tree or archive of your own",
-            )
+        store, release, names = _search(version, cache, progress)
         debs = store.fetch(store.plan_alone(names), f"kernel {release}")
 
     def build(place: Path) -> None:
@@ -108,6 +104,24 @@ def _fetch_version(version: str, cache: Cache, progress: Progress) -> Kernel:
     place = cache.obtain("kernels", release, build, progress)
     store.clear()
     return _from_installed(place, "packages", release)
+
+
+def _search(version: str, cache: Cache, progress: Progress) -> tuple[PackageStore, str, list[str]]:
+    """Where this version can be fetched from, its release, and its packages; older suites are asked last."""
+    known: set[str] = set()
+    for suites in (SUITES, pins.OLDER_KERNEL_SUITES):
+        store = PackageStore(cache, progress, "kernel", suites)
+        listed = [m[1] for name in store.names("linux-image-") if (m := _IMAGE_PACKAGE.match(name))]
+        known.update(release.split("+")[0].removesuffix("-amd64") for release in listed)
+        fitting = [r for r in listed if matches(version, r) and not re.search(r"-(rt|cloud)-|unsigned", r)]
+        release, names = _deliverable(store, sorted(fitting, key=_version_key, reverse=True))
+        if names:
+            return store, release, names
+    raise KernelError(
+        f"kernel {version}: the mirror cannot deliver it (it lists"
+        f" {', '.join(sorted(known, key=_version_key)) or 'none'}; not all are complete)",
+        "give another version, or a bzImage, build tree or archive of your own",
+    )
 
 
 def _deliverable(store: PackageStore, releases: list[str]) -> tuple[str, list[str]]:
@@ -142,17 +156,15 @@ def cached_releases(cache: Cache) -> list[str]:
     return []
 
 
-def fallback_archive(version: str) -> Path | None:
-    """The archive to use if packages cannot be had: ``VHCA_KERNEL_ARCHIVE``, else one beside the checkout."""
-    if own := os.environ.get("VHCA_KERNEL_ARCHIVE"):
-        path = Path(own).expanduser()
-        if not path.exists():
-            raise KernelError(f"VHCA_KERNEL_ARCHIVE names {path}, which is not there", "correct or unset it")
-        return path
-    for path in sorted(_CHECKOUT.parent.glob("shared/kernel/*.tar")):
-        if matches(version, path.name.removeprefix("kernel-").removesuffix(".tar")):
-            return path
-    return None
+def fallback_archive() -> Path | None:
+    """The archive to use if packages cannot be had, which ``VHCA_KERNEL_ARCHIVE`` names."""
+    own = os.environ.get("VHCA_KERNEL_ARCHIVE")
+    if not own:
+        return None
+    path = Path(own).expanduser()
+    if not path.exists():
+        raise KernelError(f"VHCA_KERNEL_ARCHIVE names {path}, which is not there", "correct or unset it")
+    return path
 
 
 # -- by path -----------------------------------------------------------------------------------------
@@ -177,6 +189,8 @@ def _from_path(path: Path, cache: Cache, progress: Progress, modules_dir: Path |
     if release is None:
         raise KernelError(f"{path} is no bzImage, tar archive or folder", "give the bzImage of an x86-64 build")
     modules = modules_dir.expanduser().resolve() if modules_dir else None
+    if modules is None and _is_module_folder(path.parent):
+        modules = path.parent
     if modules is not None and (modules / "modules.order").exists() and (modules / "arch/x86").exists():
         return _kernel(release, path, _built_modules(modules), modules, str(path))
     root = _modules_root(modules, release) if modules else None
@@ -213,25 +227,39 @@ def _from_build_tree(tree: Path) -> Kernel:
 
 
 def _from_installed(root: Path, origin: str, release: str | None = None) -> Kernel:
-    images = [
-        p for d in ("boot", ".") for p in sorted((root / d).glob("vmlinuz-*"), key=lambda p: _version_key(p.name))
-    ]
-    images = [p for p in images if release is None or p.name == f"vmlinuz-{release}"]
+    images = {found: image for found, image in _installed_images(root) if release in (None, found)}
     if not images:
         raise KernelError(
-            f"{root}: no boot/vmlinuz-* and no arch/x86/boot/bzImage in it",
+            f"{root}: no boot/vmlinuz-*, no usr/lib/modules/*/vmlinuz and no arch/x86/boot/bzImage in it",
             "a kernel folder holds boot/ and usr/lib/modules/VERSION/, or is a build tree",
         )
-    image = images[-1]
-    found = release or image.name.removeprefix("vmlinuz-")
+    found = release or max(images, key=_version_key)
     modules = _modules_root(root, found)
-    return _kernel(found, image, _installed_modules(modules) if modules else {}, modules, origin)
+    return _kernel(found, images[found], _installed_modules(modules) if modules else {}, modules, origin)
+
+
+def _installed_images(root: Path) -> Iterator[tuple[str, Path]]:
+    """Release and place of every image below ``root``, in the layouts of distributions; the preferred ones last."""
+    if _is_module_folder(root) and (root / "vmlinuz").is_file():
+        yield bzimage_release(root / "vmlinuz") or root.name, root / "vmlinuz"
+    for folder in ("usr/lib/modules", "lib/modules", "."):
+        for image in (root / folder).glob("*/vmlinuz"):
+            if image.is_file() and _is_module_folder(image.parent):
+                yield image.parent.name, image
+    for folder in (".", "boot"):
+        for image in (root / folder).glob("vmlinuz-*"):
+            if image.is_file():
+                yield image.name.removeprefix("vmlinuz-"), image
+
+
+def _is_module_folder(place: Path) -> bool:
+    return (place / "kernel").is_dir() or (place / "modules.order").exists()
 
 
 def _modules_root(root: Path, release: str) -> Path | None:
     """The folder with ``kernel/`` in it, whether ``root`` is that folder or one of those above it."""
     for place in (root / "usr/lib/modules" / release, root / "lib/modules" / release, root / release, root):
-        if (place / "kernel").is_dir() or (place / "modules.order").exists():
+        if _is_module_folder(place):
             return place
     return None
 

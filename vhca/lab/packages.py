@@ -128,13 +128,17 @@ class PackageStore:
     """apt with folders of its own, in the cache.
 
     ``shelf`` names where fetched files lie until :meth:`clear`; two processes may use one cache at a time, but
-    not one shelf.
+    not one shelf.  ``suites`` are those that packages come from; each set has an index of its own.
     """
 
-    def __init__(self, cache: Cache, progress: Progress, shelf: str = "other") -> None:
+    def __init__(
+        self, cache: Cache, progress: Progress, shelf: str = "other", suites: tuple[str, ...] = SUITES
+    ) -> None:
         self.cache = cache
         self.progress = progress
         self.shelf = shelf
+        self.suites = suites
+        self._folder = "apt" if suites == SUITES else f"apt-{'-'.join(suites)}"
         self._configured: dict[str, str] | None = None
         self._fresh = False
         self.mirror = ""
@@ -150,13 +154,13 @@ class PackageStore:
                 "packages are fetched with apt and dpkg: use a Debian or Ubuntu host, or fill the cache there",
             )
         self.mirror = find_mirror()
-        base = self.cache.folder("apt")
+        base = self.cache.folder(self._folder)
         for part in ("lists/partial", "archives/partial", "state"):
-            self.cache.folder("apt", *part.split("/"))
+            self.cache.folder(self._folder, *part.split("/"))
         (base / "status").touch()
         ring = keyring()
         options = f" [signed-by={ring}]" if ring else ""
-        sources = "".join(f"deb{options} {self.mirror} {suite} main\n" for suite in SUITES)
+        sources = "".join(f"deb{options} {self.mirror} {suite} main\n" for suite in self.suites)
         _write_whole(base / "sources.list", sources)
         settings = {
             "Dir::State": base / "state",
@@ -217,7 +221,7 @@ class PackageStore:
         """Ask the mirror for one small file; raise :class:`PackageError` if it does not answer in 20 s."""
         self._environment()
         with tempfile.TemporaryDirectory() as folder:
-            address = f"{self.mirror}dists/{SUITES[0]}/Release"
+            address = f"{self.mirror}dists/{self.suites[0]}/Release"
             self._apt(
                 [str(_APT_HELPER), "-oAcquire::http::Timeout=10", "download-file", address, f"{folder}/Release"],
                 timeout_s=20,
@@ -227,17 +231,17 @@ class PackageStore:
         """Fetch the signed index of the suites, unless the one at hand is less than half a day old."""
         if not self._fresh:
             self._environment()
-            with self.cache.lock("apt", lambda: self.progress.step("another run is fetching the package index")):
+            with self.cache.lock(self._folder, lambda: self.progress.step("another run is fetching the package index")):
                 self._refresh_index()
             self._fresh = True
 
     def _refresh_index(self) -> None:
-        lists = self.cache.path("apt", "lists")
-        stamp = self.cache.path("apt", "updated")
+        lists = self.cache.path(self._folder, "lists")
+        stamp = self.cache.path(self._folder, "updated")
         with contextlib.suppress(OSError):
             if time.time() - stamp.stat().st_mtime < _INDEX_MAX_AGE_S and stamp.read_text() == self.mirror:
                 return
-        self.progress.step(f"fetching the package index of {', '.join(SUITES)} (10 MB) from {self.mirror}")
+        self.progress.step(f"fetching the package index of {', '.join(self.suites)} (10 MB) from {self.mirror}")
         try:
             self._apt(["apt-get", "update", "-q", "-oAPT::Update::Error-Mode=any"], timeout_s=300)
         except PackageError as error:

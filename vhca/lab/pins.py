@@ -12,6 +12,9 @@ from vhca.lab.packages import PoolFile
 QEMU_PACKAGES: Final = ("qemu-system-x86",)
 QEMU_SUITE: Final = "trixie-backports"
 
+# For kernels that the suites above do not have; asked only for a version that is not there.
+OLDER_KERNEL_SUITES: Final = ("bookworm",)
+
 TSHARK_PACKAGES: Final = ("tshark",)
 
 GUEST_SUITE: Final = "trixie"
