@@ -6,7 +6,7 @@
 #
 # libvirt has no element for vfio-user devices, so the card goes into <qemu:commandline>; memory must be shared,
 # which <memoryBacking> says.  The domain needs machine type q35 and an emulator of 10.1.1 or newer.  QEMU must be
-# allowed to open the socket: give it to libvirt's user, and allow it in AppArmor or SELinux if those confine QEMU.
+# allowed to open the socket: see README.md for libvirt's user, and allow it in AppArmor or SELinux if those confine QEMU.
 set -eu
 [ $# -eq 1 ] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 2; }
 exec python3 -c '

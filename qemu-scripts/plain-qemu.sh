@@ -1,8 +1,8 @@
 #!/bin/sh
 # plain-qemu.sh SOCKET DISK [QEMU-ARG...]: a machine of your own with a card, by plain QEMU.
 #
-# Start the cards first, in another terminal:  vhca serve --hcas 2 --dir /tmp/ib
-# then one machine for each:                   plain-qemu.sh /tmp/ib/h0.sock debian.qcow2
+# Start the cards first, in another terminal:  vhca serve --hcas 2 --dir ~/ib
+# then one machine for each:                   plain-qemu.sh ~/ib/h0.sock debian.qcow2
 #
 # What matters: QEMU 10.1.1 or newer, memory that is shared (memfd, share=on) so that the card reaches it, and the
 # card on a PCI Express root port.  In the machine: modprobe mlx5_ib.

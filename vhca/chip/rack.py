@@ -8,11 +8,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
 from vhca.chip.card import Card, load_firmware
+from vhca.chip.private_files import PrivateLog
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.faults import Fault
 from vhca.hw.hardware import FirmwareImage
@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.02
 LOG_BYTES: Final = 64 << 20
+MAX_CARDS: Final = 254
+"""The external ports of the largest switch: in a forwarding table 255 leads nowhere (IBTA volume 1, 14.2.5.10)."""
+LEAST_PORTS: Final = 36
+"""The ports of the switch of a small rack."""
 
 
 class RackError(Exception):
@@ -85,9 +89,11 @@ class Rack:
     """
 
     def __init__(self, hcas: int, directory: Path, *, firmware: str = "firmware", logs: bool = True) -> None:
+        if hcas > MAX_CARDS:
+            raise RackError(f"{hcas} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
         self.directory = Path(directory)
         self.loop = Loop(RealClock())
-        self._subnet = Fabric(self.loop.call_soon, self.loop.clock)
+        self._subnet = Fabric(self.loop.call_soon, self.loop.clock, num_ports=max(LEAST_PORTS, hcas))
         self.fabric = LiveFabric(self.loop, self._subnet)
         self.loop.add_timer_source(self._subnet)
         self._handlers: list[tuple[logging.Logger, logging.Handler]] = []
@@ -117,11 +123,22 @@ class Rack:
     # ---- life (any thread) ----
 
     def start(self) -> None:
-        """Open the sockets, start the subnet manager and serve in a thread of its own."""
-        if self._logs:
-            self._open_logs()
-        for card in self.hcas:
-            card.start()
+        """Open the sockets, start the subnet manager and serve in a thread of its own.
+
+        If that fails, for example because another rack serves in this folder, no socket of ours is left there.
+        """
+        try:
+            for card in self.hcas:
+                card.start()
+            # A socket is taken by one rack only; so are, from here on, the logs of the same names.
+            if self._logs:
+                self._open_logs()
+        except BaseException:
+            for card in self.hcas:
+                card.stop()
+            self._close_logs()
+            self.loop.close()
+            raise
         self._running = True
         self.loop.start()
 
@@ -139,10 +156,7 @@ class Rack:
         with contextlib.suppress(TimeoutError):
             self.loop.call(shut)
         self.loop.stop()
-        for logger, handler in self._handlers:
-            logger.removeHandler(handler)
-            handler.close()
-        self._handlers.clear()
+        self._close_logs()
 
     def __enter__(self) -> "Rack":
         self.start()
@@ -171,11 +185,14 @@ class Rack:
     def _open_logs(self) -> None:
         for card in self.hcas:
             # A guest decides how much there is to trace, but not how much of the disk it takes.
-            path = self.directory / f"{card.name}.log"
-            path.unlink(missing_ok=True)
-            handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
-            handler.setFormatter(logging.Formatter("%(message)s"))
+            handler = PrivateLog(self.directory / f"{card.name}.log", LOG_BYTES)
             logger = card.board.log
             logger.setLevel(logging.DEBUG)
             logger.addHandler(handler)
             self._handlers.append((logger, handler))
+
+    def _close_logs(self) -> None:
+        for logger, handler in self._handlers:
+            logger.removeHandler(handler)
+            handler.close()
+        self._handlers.clear()

@@ -96,6 +96,7 @@ class Server:
         self._session_type = session_type
         self._loop: Loop | None = None
         self._listener: socket.socket | None = None
+        self._socket_identity: tuple[int, int] | None = None
         self._connection: Connection | None = None
         self._log_lines = 0
 
@@ -109,6 +110,7 @@ class Server:
         self._loop = loop
         if self.path is not None:
             self._listener = _listen(self.path)
+            self._socket_identity = _identity(self.path)
             loop.add_reader(self._listener, self._accept)
             log.info("%s: listening", self._name)
 
@@ -171,8 +173,10 @@ class Server:
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
-            with contextlib.suppress(FileNotFoundError):
-                self.path.unlink()
+            # Another server may have its socket there by now, if somebody removed ours.
+            if self._socket_identity == _identity(self.path):
+                with contextlib.suppress(OSError):
+                    self.path.unlink()
         self._loop = None
 
     def serve_forever(self, *, until: Callable[[], bool] = lambda: False) -> None:
@@ -256,6 +260,15 @@ def _listen(path: Path) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells the file at ``path`` from another of that name; None if there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _remove_stale(path: Path) -> None:

@@ -187,3 +187,37 @@ def test_serve_advises_a_card_of_each_socket() -> None:
     assert "share=on" in text
     assert text.count("vfio-user-pci") == 2
     assert '"path": "/x/h0.sock"' in text
+
+
+# -- serve's folder ----------------------------------------------------------------------------------
+
+
+def _serve(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:
+    monkeypatch.setattr("vhca.cli.commands.serve.wait_for_signal", lambda: None)
+    return main(["serve", "--dir", str(folder), *words])
+
+
+def test_serve_makes_its_folder_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _serve(monkeypatch, tmp_path / "new", "--hcas", "40", "--quiet") == status.OK
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert len(list((tmp_path / "new").glob("*.log"))) == 40
+    assert not list((tmp_path / "new").glob("*.sock"))
+
+
+def test_serve_refuses_a_folder_that_others_may_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert _serve(monkeypatch, tmp_path / "open") == status.TROUBLE
+    assert "chmod go-w" in capsys.readouterr().err
+    assert not list((tmp_path / "open").iterdir())
+
+
+def test_serve_that_cannot_start_leaves_no_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "h1.sock").write_text("no socket")
+    assert _serve(monkeypatch, tmp_path) == status.TROUBLE
+    assert "h1.sock: exists and is not a socket" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["h1.sock"]

@@ -74,3 +74,18 @@ def test_it_runs_in_the_real_loop() -> None:
     assert fabric.lid("h0") == sma.port(1).lid != 0
     assert loop.errors == 0
     loop.close()
+
+
+@pytest.mark.parametrize("cards", [64, 254])
+def test_a_full_switch_comes_up_and_every_card_reaches_every_other(cards: int) -> None:
+    bench = Bench(cards, num_ports=cards)
+    bench.pass_time(5)
+    assert bench.fabric.active()
+    assert len({card.lid for card in bench.cards}) == cards
+    last = bench.cards[-1]
+    for card in bench.cards[:-1]:
+        card.port.send(card.data(last.lid))
+        last.port.send(last.data(card.lid))
+    bench.run()
+    assert len(last.inbox) == cards - 1
+    assert all(len(card.inbox) == 1 for card in bench.cards[:-1])

@@ -20,12 +20,15 @@ Run cards on one InfiniBand fabric and wait for virtual machines of your own to 
 
 Each card listens at a unix socket in DIR for one vfio-user client: QEMU 10.1.1 or newer with the device
 vfio-user-pci.  The arguments for each card are printed.  The machine's memory must be shared (memory-backend-memfd
-with share=on), so that the card can reach it.  qemu-scripts/ shows plain QEMU and libvirt."""
+with share=on), so that the card can reach it.  qemu-scripts/ shows plain QEMU and libvirt.
+
+DIR also gets each card's log.  Whoever may open a socket owns that card, and logs tell keys of its guest: DIR is made
+for you alone, and one that somebody else owns or may write to is refused."""
 EPILOG: Final = f"""\
 examples:
-  vhca serve --hcas 2 --dir /tmp/ib
-  vhca serve --hcas 1 --dir /tmp/ib --capture ib.pcapng
-  vhca serve --hcas 2 --dir /tmp/ib --quiet &
+  vhca serve --hcas 2 --dir ~/ib
+  vhca serve --hcas 1 --dir ~/ib --capture ib.pcapng
+  vhca serve --hcas 2 --dir ~/ib --quiet &
 
 exit codes:
   0    stopped by Ctrl-C or SIGTERM
@@ -37,7 +40,7 @@ _CHECK_S: Final = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's options."""
     parser.add_argument(
-        "--hcas", type=whole(1, 64), default=2, metavar="N", help="how many cards (default: %(default)s)"
+        "--hcas", type=whole(1, 254), default=2, metavar="N", help="how many cards (default: %(default)s)"
     )
     parser.add_argument(
         "--dir", type=Path, required=True, metavar="DIR", help="where the sockets are made; created if it is not there"
@@ -50,17 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
+    from vhca.chip.private_files import UnsafeFolder, own_folder
     from vhca.cli.racks import RecordedRack
     from vhca.lab.errors import LabError
 
-    folder: Path = options.dir.expanduser().resolve()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = own_folder(options.dir.expanduser())
+    except UnsafeFolder as error:
+        raise LabError(error.what, error.remedy) from error
     except OSError as error:
-        raise LabError(f"cannot make {folder}: {error.strerror}", "give a folder of yours with --dir") from error
+        raise LabError(f"cannot make {options.dir}: {error.strerror}", "give a folder of yours with --dir") from error
     rack = RecordedRack(options.hcas, folder, options.capture)
-    rack.start()
     try:
+        rack.start()
         if not options.quiet:
             print(advice(rack.hcas), flush=True)
         wait_for_signal()

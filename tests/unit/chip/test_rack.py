@@ -1,0 +1,84 @@
+"""A rack on its host: what it makes in its folder, what it leaves there, and how many cards it takes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from vhca.chip.rack import MAX_CARDS, Rack, RackError
+from vhca.vfio_user.server import VfioUserError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_second_rack_in_a_folder_takes_nothing_from_the_first(tmp_path: Path) -> None:
+    with Rack(2, tmp_path) as first:
+        first.hcas[0].board.log.info("the first rack's words")
+        identity = (tmp_path / "h0.log").stat().st_ino
+        second = Rack(3, tmp_path)
+        with pytest.raises(VfioUserError, match="another server listens"):
+            second.start()
+        second.stop()
+        assert (tmp_path / "h0.log").stat().st_ino == identity
+        first.hcas[0].board.log.info("and more")
+        lines = (tmp_path / "h0.log").read_text().splitlines()
+        assert {"the first rack's words", "and more"} <= set(lines)
+        assert names(tmp_path) == ["h0.log", "h0.sock", "h1.log", "h1.sock"]
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "h1.sock"))
+    assert names(tmp_path) == ["h0.log", "h1.log"]
+
+
+def test_a_rack_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "h1.sock").write_text("no socket")
+    before = len(os.listdir("/proc/self/fd"))
+    rack = Rack(3, tmp_path)
+    with pytest.raises(VfioUserError, match=r"h1\.sock"):
+        rack.start()
+    assert names(tmp_path) == ["h1.sock"]
+    del rack
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_log_that_cannot_be_made_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "h1.log").mkdir()
+    with pytest.raises(OSError, match=r"h1\.log"):
+        Rack(2, tmp_path).start()
+    assert names(tmp_path) == ["h0.log", "h1.log"]
+
+
+def test_logs_and_sockets_are_private(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Rack(1, tmp_path):
+            for name in ("h0.log", "h0.sock"):
+                assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600, name
+    finally:
+        os.umask(before)
+
+
+def test_a_socket_that_took_our_place_stays(tmp_path: Path) -> None:
+    with Rack(1, tmp_path):
+        (tmp_path / "h0.sock").unlink()  # somebody tidied up
+        other = Rack(1, tmp_path)
+        other.start()
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "h0.sock"))
+    finally:
+        other.stop()
+    assert not (tmp_path / "h0.sock").exists()
+
+
+def test_the_switch_has_a_port_for_every_card(tmp_path: Path) -> None:
+    rack = Rack(MAX_CARDS, tmp_path)
+    assert len({port.switch_port.number for port in rack._subnet.ports.values()}) == MAX_CARDS
+    rack.loop.close()
+    with pytest.raises(RackError, match=f"{MAX_CARDS} ports"):
+        Rack(MAX_CARDS + 1, tmp_path)
