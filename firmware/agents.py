@@ -87,11 +87,11 @@ class Agents:
     def reset(self, reason: str) -> None:
         """A reset of the card: links that the host had switched off come back.
 
-        A function level reset takes the link down and trains it again; the resets of a machine that starts do so
-        before anybody looks.
+        A reset under a running machine takes the link down and trains it again; the resets of a machine that starts do
+        so before anybody looks.
         """
         for port in self.ports.values():
-            if reason == "flr":
+            if reason in ("flr", "software"):
                 port.admin_up = True
                 self._hca.out.append(LinkControl(port.number, False))
                 self.timers.arm(self._training[port.number], self._hca.now_ns + LINK_TRAINING_NS)

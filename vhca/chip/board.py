@@ -13,7 +13,7 @@ from typing import Protocol
 from vhca.chip.bar0 import Bar0
 from vhca.chip.command_queue import CommandQueue
 from vhca.chip.device_memory import DeviceMemory
-from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
+from vhca.chip.init_segment import INTERFACE_SOFTWARE_RESET, LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
 from vhca.hw.effects import (
     CommandDone,
     DeviceWrite,
@@ -96,7 +96,7 @@ class Board:
             info,
             clock,
             on_queue_address=self._set_queue_address,
-            on_interface=lambda state: self.event(InterfaceChange(state)),
+            on_interface=self._interface_written,
             on_doorbell=self._command_doorbell,
         )
         self._device_memory = DeviceMemory(info.device_memory_start, info.device_memory_bytes)
@@ -130,7 +130,7 @@ class Board:
         self.event(LinkChange(port, up))
 
     def reset(self, reason: str) -> None:
-        """Power cycle, function level reset or loss of the host."""
+        """Power cycle, function level reset, reset by the driver or loss of the host."""
         if self._busy:
             self._waiting.append(lambda: self.reset(reason))
             return
@@ -281,6 +281,13 @@ class Board:
     def _set_queue_address(self, address: int) -> None:
         self._commands.reset()
         self._commands.address = address
+
+    def _interface_written(self, state: int) -> None:
+        """The driver's health recovery resets a card whose firmware asks for it; the rest is the firmware's to know."""
+        if state == INTERFACE_SOFTWARE_RESET:
+            self.reset("software")
+        else:
+            self.event(InterfaceChange(state))
 
     def _command_doorbell(self, mask: int) -> None:
         if self._busy:

@@ -31,6 +31,13 @@ TIMER_HIGH: Final = 0x1000
 TIMER_LOW: Final = 0x1004
 HEALTH_COUNTER: Final = 0x1010
 
+# nic_interface, bits 10:8 of the queue address register
+INTERFACE_FULL_DRIVER: Final = 0
+INTERFACE_DISABLED: Final = 1
+INTERFACE_SOFTWARE_RESET: Final = 7
+# In the word of "initializing": the driver may ask for a reset by writing that state.
+RESET_SUPPORTED: Final = 1 << 30
+
 HEALTH_TICK_NS: Final = 10_000_000
 
 # Names that firmware may set, as byte offset and width in bytes
@@ -71,7 +78,10 @@ class InitSegment:
         self._bytes[:] = bytes(SEGMENT_BYTES)
         self.set_word(FW_REV, minor << 16 | major)
         self.set_word(CMDIF_REV, CMDIF_REVISION << 16 | subminor)
-        self.set_word(QUEUE_ADDRESS_LOW, LOG_COMMAND_SLOTS << 4 | LOG_COMMAND_STRIDE)
+        # Disabled until a driver gives a queue address, which says "full driver" in the same write. Under a driver that
+        # had given one, that is what tells its health poll of a reset that it did not ask for.
+        self.set_word(QUEUE_ADDRESS_LOW, INTERFACE_DISABLED << 8 | LOG_COMMAND_SLOTS << 4 | LOG_COMMAND_STRIDE)
+        self.set_word(INITIALIZING, RESET_SUPPORTED)
         self.set_word(HEALTH_BUFFER + 0x30, major << 24 | minor << 16 | subminor)
         self.set_word(HEALTH_BUFFER + 0x34, self._info.device_id)
         self.frozen = False

@@ -27,7 +27,8 @@ def test_versions_in_the_init_segment(driver: Driver) -> None:
     assert driver.bar_read(0x004)[:2] == b"\x00\x05"
     # log of slots and stride survive the write of the queue address
     assert driver.bar_read(0x014)[3] == 0x56
-    assert driver.bar_read(0x1FC) == bytes(4)
+    # not initializing; a driver may reset the card
+    assert driver.bar_read(0x1FC) == bytes.fromhex("40000000")
 
 
 def test_health_counter_and_timer_move_with_the_clock(driver: Driver) -> None:
@@ -159,6 +160,53 @@ def test_a_failing_firmware_stops_its_card_and_tells_the_host(driver: Driver) ->
     driver.bar_write(0x10, (driver.queue >> 32).to_bytes(4, "big"))
     driver.bar_write(0x14, (driver.queue & 0xFFFFFFFF).to_bytes(4, "big"))
     driver.probe()
+
+
+def interface(driver: Driver) -> int:
+    """The nic_interface field as the driver's health poll reads it."""
+    return driver.bar_read(0x014)[2] & 7
+
+
+@pytest.mark.parametrize("reason", ["device", "flr", "lost_connection"])
+def test_after_any_reset_the_interface_is_disabled_until_a_driver_gives_a_queue(driver: Driver, reason: str) -> None:
+    driver.probe()
+    assert interface(driver) == 0
+    driver.board.reset(reason)
+    assert interface(driver) == 1
+    # a doorbell of the driver that has not noticed moves nothing
+    driver.bar_write(0x18, bytes.fromhex("00000001"))
+    assert not any(driver.board.objects().values())
+    driver.bar_write(0x10, (driver.queue >> 32).to_bytes(4, "big"))
+    driver.bar_write(0x14, (driver.queue & 0xFFFFFFFF).to_bytes(4, "big"))
+    assert interface(driver) == 0
+    driver.probe()
+
+
+def test_the_driver_resets_a_card_whose_firmware_has_failed(driver: Driver) -> None:
+    driver.probe()
+    driver.board.link_change(1, True)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken on purpose")
+
+    driver.board.firmware.handle = fail  # type: ignore[method-assign, assignment]
+    driver.post(bytes((0x08, 0x0D)) + bytes(14), 16)
+    assert driver.board.dead
+    # syndrome and "reset required" make it fatal; the driver keeps the queue's address in the write that resets
+    driver.bar_write(0x14, (driver.queue & 0xFFFFF000 | 7 << 8).to_bytes(4, "big"))
+    assert not driver.board.dead
+    assert interface(driver) == 1
+    assert driver.bar_read(0x238) == driver.bar_read(0x23C) == bytes(4)
+    driver.bar_write(0x10, (driver.queue >> 32).to_bytes(4, "big"))
+    driver.bar_write(0x14, (driver.queue & 0xFFFFFFFF).to_bytes(4, "big"))
+    driver.probe()
+    # the link is trained again, as after a function level reset
+    driver.run_deferred()
+    assert not driver.cable.enabled
+    driver.clock.advance(2_000_000_000)
+    driver.board.run_timers(driver.clock.now_ns())
+    driver.run_deferred()
+    assert driver.cable.enabled
 
 
 def test_the_host_switches_the_link_off_and_a_reset_switches_it_on(driver: Driver) -> None:
