@@ -66,6 +66,8 @@ class Hca:
         self.ports: Mapping[int, Port] = {}
         # Takes a packet for QP0 that the subnet management agent answers; returns False for all others.
         self.sma: Callable[[int, Packet], bool] | None = None
+        # Answers, if it can, a packet for QP0 or QP1 that no queue pair of the host is there to take.
+        self.unattended: Callable[[int, Packet], bool] | None = None
         self.agents: Agents
         self.reset_state()
 

@@ -22,30 +22,24 @@ from firmware.mads.port import (
     PortEvent,
 )
 from vhca.hw.hardware import BoardInfo
+from vhca.management.refusal import response_method
+from vhca.management.subnet import for_agent, is_answered, is_smp
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
-from vhca.wire.mad import MAD_BYTES, Smp
+from vhca.wire.mad import Smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID
 from vhca.wire.smp import NodeInfo, PortInfo
 
 _OK: Final = madwire.STATUS_OK
 _INVALID: Final = madwire.STATUS_INVALID_FIELD
-_CLASSES: Final = (madwire.CLASS_SUBN_LID, madwire.CLASS_SUBN_DR)
-_OWNED_METHODS: Final = (madwire.METHOD_GET, madwire.METHOD_SET, madwire.METHOD_TRAP_REPRESS)
 
 _Get = Callable[[Port, Smp], int]
 _Set = Callable[[Port, Smp, list[PortEvent]], int]
 
 
 def owns(mad: bytes) -> bool:
-    """Tell whether an SMP from the wire is for the agent; anything else on QP0 is for a manager on the host.
-
-    The agent owns requests (Get, Set, TrapRepress) except those for SMInfo, which only a manager can answer.
-    """
-    if len(mad) != MAD_BYTES or mad[1] not in _CLASSES or mad[3] not in _OWNED_METHODS:
-        return False
-    returning = mad[1] == madwire.CLASS_SUBN_DR and mad[4] & 0x80
-    return not returning and mad[16:18] != smpwire.SM_INFO.to_bytes(2, "big")
+    """Tell whether an SMP from the wire is for the agent; anything else on QP0 is for a manager on the host."""
+    return is_smp(mad) and for_agent(mad)
 
 
 class Sma:
@@ -109,11 +103,11 @@ class Sma:
         leaves with its return path completed; one that the host's SMI already advanced keeps its hop pointer.
         """
         state = self.ports.get(port)
-        if state is None or not _is_smp(mad):
+        if state is None or not is_smp(mad):
             self.counters["smp_discarded"] += 1
             return None, []
         request = Smp.from_bytes(mad)
-        if request.method & madwire.METHOD_RESPONSE or request.method == madwire.METHOD_TRAP_REPRESS:
+        if not is_answered(request.method):
             self.counters["smp_no_reply"] += 1
             return None, []
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
@@ -125,7 +119,7 @@ class Sma:
             self.counters["smp_bad_mkey"] += 1
             return None, []
         status = self._execute(state, request, events)
-        request.method = madwire.METHOD_GET_RESP
+        request.method = response_method(request.method)
         request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
         return request.to_bytes(), events
 
@@ -175,7 +169,8 @@ class Sma:
             return getter(port, request)
         setter = self._setters.get(attr_id)
         if setter is None:
-            return madwire.STATUS_UNSUPPORTED_METHOD
+            # Both are known, but not together (13.4.7).
+            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
         wanted = request.data
         status = setter(port, request, events) or getter(port, request)
         if attr_id == smpwire.PORT_INFO and not status:
@@ -336,11 +331,6 @@ class Sma:
             mkey=port.info.mkey,
             data=notice.to_bytes()[:64],
         ).to_bytes()
-
-
-def _is_smp(mad: bytes) -> bool:
-    """Tell whether the bytes are one SMP of either routing."""
-    return len(mad) == MAD_BYTES and mad[1] in _CLASSES
 
 
 def _unicast(lid: int) -> bool:

@@ -7,6 +7,8 @@ and that a Set is done as a whole or not at all.
 from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort
+from vhca.management.refusal import response_method
+from vhca.management.subnet import is_answered
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, STATUS_INVALID_FIELD, STATUS_OK, Smp
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 MULTICAST_FDB_CAP: Final = 4096
 _VENDOR_ID: Final = 0x0002C9
 _DEVICE_ID: Final = 0xCB20
-_OWNED_METHODS: Final = (METHOD_GET, METHOD_SET, madwire.METHOD_TRAP_REPRESS)
 
 
 class SwitchAgent:
@@ -34,12 +35,6 @@ class SwitchAgent:
             multicast_fdb_top=MULTICAST_LID_FIRST + MULTICAST_FDB_CAP - 1,
         )
         self._trap_tid = 0
-
-    @staticmethod
-    def owns(mad: bytes) -> bool:
-        """Tell whether an SMP is a request for the agent rather than something for a manager."""
-        returning = mad[1] == madwire.CLASS_SUBN_DR and mad[4] & 0x80
-        return not returning and mad[3] in _OWNED_METHODS and mad[16:18] != smpwire.SM_INFO.to_bytes(2, "big")
 
     def state_change_trap(self) -> Packet | None:
         """Note that a port changed; gives the trap 128 for the manager, None if there is none yet."""
@@ -71,7 +66,7 @@ class SwitchAgent:
     def handle(self, port: SwitchPort, mad: bytes) -> bytes | None:
         """Answer one SMP request that arrived at `port`; None if it deserves no answer."""
         request = Smp.from_bytes(mad)
-        if request.method == madwire.METHOD_TRAP_REPRESS:
+        if not is_answered(request.method):
             return None
         zero = self.switch.ports[0].info
         if zero.mkey and request.mkey != zero.mkey and (request.method == METHOD_SET or zero.mkey_protect_bits > 1):
@@ -79,13 +74,15 @@ class SwitchAgent:
             return None
         status = self._execute(port, request)
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
-        request.method = madwire.METHOD_GET_RESP
+        request.method = response_method(request.method)
         request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
         return request.to_bytes()
 
     def _execute(self, port: SwitchPort, request: Smp) -> int:
         if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
             return madwire.STATUS_BAD_VERSION
+        if request.method not in (METHOD_GET, METHOD_SET):
+            return madwire.STATUS_UNSUPPORTED_METHOD
         writing = request.method == METHOD_SET
         attr_id = request.attr_id
         if attr_id == smpwire.NODE_INFO and not writing:

@@ -60,7 +60,8 @@ class SwitchBench:
         request = Smp.from_bytes(smp_request(method, attr, modifier, data, directed=True))
         assert self.send(port, madpackets.smp_packet(request.to_bytes(), 0xFFFF, 0xFFFF)) == [port]
         answer = Smp.from_bytes(self.plugs[port - 1].inbox[-1].payload)
-        assert (answer.method, answer.hop_pointer, answer.return_path[1]) == (0x81, 1, port)
+        assert answer.method == (0x81 if method == madwire.METHOD_SET else method | 0x80)
+        assert (answer.hop_pointer, answer.return_path[1]) == (1, port)
         return answer
 
 
@@ -172,6 +173,9 @@ def test_agent_attributes() -> None:
         (1, smp.VL_ARBITRATION, 2 << 16, 0x1C),
         (1, smp.P_KEY_TABLE, 1, 0x1C),
         (1, smp.VENDOR_DIAG, 0, 0x0C),
+        (1, 0x0033, 1, 0x0C),
+        (0x12, smp.NODE_INFO, 0, 0x08),
+        (0x3F, smp.PORT_INFO, 1, 0x08),
     ],
 )
 def test_agent_refuses(method: int, attr: int, modifier: int, status: int) -> None:

@@ -18,7 +18,16 @@ from tests.unit.mads.smps import BOARD, port_info, smp
 from vhca.layout import Layout
 from vhca.wire import smp as w
 from vhca.wire.ib import decode, encode
-from vhca.wire.mad import METHOD_GET, METHOD_SET, METHOD_TRAP, METHOD_TRAP_REPRESS, Notice, Smp
+from vhca.wire.mad import (
+    METHOD_GET,
+    METHOD_GET_TABLE,
+    METHOD_SEND,
+    METHOD_SET,
+    METHOD_TRAP,
+    METHOD_TRAP_REPRESS,
+    Notice,
+    Smp,
+)
 from vhca.wire.smp import NodeInfo, PortInfo
 
 INVALID = 0x1C
@@ -36,7 +45,7 @@ def ask(
     reply, events = agent.handle(1, smp(method, attr_id, modifier, data, mkey=mkey))
     assert reply is not None
     answer = Smp.from_bytes(reply)
-    assert (answer.method, answer.tid) == (0x81, 0x77)
+    assert (answer.method, answer.tid) == (0x81 if method == METHOD_SET else method | 0x80, 0x77)
     return answer, [event.subtype for event in events]
 
 
@@ -98,8 +107,10 @@ def test_wrong_modifiers(attr_id: int, modifier: int) -> None:
 def test_unsupported_things_have_their_status() -> None:
     card = agent()
     assert ask(card, METHOD_GET, 0xFF90, 1)[0].status == 0x0C
-    assert ask(card, METHOD_SET, w.NODE_INFO)[0].status == 0x08
-    assert ask(card, METHOD_TRAP, w.NODE_INFO)[0].status == 0x08
+    assert ask(card, METHOD_SET, w.NODE_INFO)[0].status == 0x0C, "a method and an attribute that do not go together"
+    assert ask(card, METHOD_GET_TABLE, w.NODE_INFO)[0].status == 0x08
+    assert card.handle(1, smp(METHOD_TRAP, w.NODE_INFO)) == (None, [])
+    assert card.handle(1, smp(METHOD_SEND, w.NODE_INFO)) == (None, [])
     request = bytearray(smp(METHOD_GET, w.NODE_INFO))
     request[2] = 2
     reply, _ = card.handle(1, bytes(request))
@@ -245,6 +256,7 @@ def test_lid_routed_and_qp1_replies_swap_addresses() -> None:
 def test_who_owns_what() -> None:
     assert sma.owns(smp(METHOD_GET, w.PORT_INFO, directed=True))
     assert sma.owns(smp(METHOD_TRAP_REPRESS, 2))
+    assert sma.owns(smp(METHOD_GET_TABLE, w.PORT_INFO)), "to say that there is no such method"
     assert not sma.owns(smp(METHOD_GET, w.SM_INFO))
     assert not sma.owns(smp(METHOD_TRAP, 2))
     assert not sma.owns(smp(0x81, w.PORT_INFO))
