@@ -347,7 +347,8 @@ def cq_doorbell(hca: Hca, cq: Cq, sn_cmd_ci: int) -> None:
             return
     else:
         cq.consumer = consumer
-    solicited_only = bool(sn_cmd_ci & 1 << 24)
+    # A request for the next completion is not narrowed to solicited ones; it may be widened (C11-31, C11-32).
+    solicited_only = bool(sn_cmd_ci & 1 << 24) and cq.arm_state != CQ_ARMED
     cq.arm_state = CQ_ARMED_SOLICITED if solicited_only else CQ_ARMED
     if cq.last_solicited >= consumer if solicited_only else cq.producer > consumer:
         _fire(hca, cq)

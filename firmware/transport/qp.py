@@ -214,6 +214,8 @@ class Qp(HcaObject):
     run_timer: "Timer | None" = None
     reply_timer: "Timer | None" = None
     last_wqe_reported: bool = False
+    # The host knows that a completion of this queue pair could not be written.
+    cq_lost: bool = False
     # The card's registration queue may use and change keys of every protection domain.
     exempt_from_pd: bool = False
     # Why the last transition was refused, for the trace and the command's syndrome.

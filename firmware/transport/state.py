@@ -352,7 +352,7 @@ def reset(hca: "Hca", qp: Qp) -> None:
     change(hca, qp, RST, "2RST_QP")
     qp.requester = Requester()
     qp.responder = Responder()
-    qp.last_wqe_reported = False
+    qp.last_wqe_reported = qp.cq_lost = False
     qp.path = None
     if qp.sq is not None:
         qp.sq.reset()

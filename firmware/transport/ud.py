@@ -79,9 +79,12 @@ def _fail(hca: "Hca", qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: s
     assert sq is not None
     opcode, _ = identity_of(ctrl)
     hca.note("wqe_error", qpn=qp.handle, index=sq.consumer & 0xFFFF, opcode=opcode, syndrome=syndrome, why=reason)
-    completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
+    alive = completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
     sq.consumer += blocks
-    enter_send_error(hca, qp, reason)
+    if alive:
+        enter_send_error(hca, qp, reason)
+    else:
+        enter_error(hca, qp, "the send CQ is dead")
 
 
 def _send(hca: "Hca", qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
@@ -286,13 +289,16 @@ def _refuse(hca: "Hca", qp: Qp, recv: RecvWqe, error: AccessError) -> None:
         return
     too_short = error.kind == TOO_SHORT
     hca.note("receive_error", qpn=qp.handle, index=recv.wqe_counter, why=str(error))
-    completion.fail_receive(hca, qp, recv, completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION)
-    if not too_short:
+    syndrome = completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION
+    if not completion.fail_receive(hca, qp, recv, syndrome) or not too_short:
         enter_error(hca, qp, str(error))
 
 
 def receive_multicast(hca: "Hca", port_number: int, packet: Packet) -> None:
     """A datagram for the multicast QPN: each queue pair attached to its GID on this port gets a copy (10.5.2.1)."""
+    if not MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
+        hca.count["rx_drop_dlid"] += 1
+        return
     grh = packet.grh
     group: MulticastGroup | None = hca.multicast.get(grh.dgid) if grh is not None else None
     if group is None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from firmware.queues import write_cqe
 from tests.support.driver import PAGE, CommandFailed, Driver
 from vhca.layout import Layout
 from vhca.wire import smp
 from vhca.wire.connectx import cmd, registers
 from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.cqc import CqStatus
 from vhca.wire.connectx.registers import RegisterId
 from vhca.wire.mad import MAD_BYTES
 
@@ -106,6 +108,20 @@ def test_queues_tell_what_they_were_made_of(bench: Bench) -> None:
     eq = cmd.QueryEqIn(eq_number=bench.eqn)
     told_eq = cmd.QueryEqOut.from_bytes(driver.run(Op.QUERY_EQ, eq, out_size=cmd.QueryEqOut.SIZE)).eq_context_entry
     assert (told_eq.log_eq_size, told_eq.intr) == (4, 1)
+
+
+def test_an_overrun_queue_says_so_when_it_is_asked(bench: Bench) -> None:
+    driver = bench.driver
+    cqn = bench.cq()
+    hca = driver.board.firmware.hca  # type: ignore[attr-defined]
+    hca.out = []
+    cq = hca.cqs.get(cqn)
+    for entries in range((1 << LOG_CQ) + 2):
+        told = cmd.QueryCqOut.from_bytes(
+            driver.run(Op.QUERY_CQ, cmd.QueryCqIn(cqn=cqn), out_size=cmd.QueryCqOut.SIZE)
+        ).cq_context
+        assert told.status == (CqStatus.OVERFLOW if entries > 1 << LOG_CQ else CqStatus.OK)
+        write_cqe(hca, cq, bytearray(64), False)
 
 
 @pytest.mark.parametrize(
