@@ -113,11 +113,7 @@ TRANSITIONS: Final[dict[int, Transition]] = {
         ),
     ),
     Op.RTR2RTS_QP: Transition((RTR,), RTS, _RTS_OPTIONAL),
-    Op.RTS2RTS_QP: Transition(
-        (RTS,),
-        RTS,
-        {**_RTS_OPTIONAL, ST_UD: _mask(OptParam.Q_KEY, OptParam.SRQN, OptParam.CQN_RCV)},
-    ),
+    Op.RTS2RTS_QP: Transition((RTS,), RTS, _RTS_OPTIONAL),
     Op.SQERR2RTS_QP: Transition((SQER,), RTS, _RECOVERY_OPTIONAL),
     Op.SQD_RTS_QP: Transition((SQD,), RTS, _RECOVERY_OPTIONAL),
     Op.QP_2ERR: Transition(_ANY_STATE, ERR, {}),
@@ -125,7 +121,7 @@ TRANSITIONS: Final[dict[int, Transition]] = {
 }
 
 # Attributes of the context that each optional bit stands for.
-_OPTIONAL_FIELDS: Final[dict[int, tuple[str, ...]]] = {
+OPTIONAL_FIELDS: Final[dict[int, tuple[str, ...]]] = {
     OptParam.RRE: ("rre",),
     OptParam.RAE: ("rae", "atomic_mode"),
     OptParam.RWE: ("rwe",),
@@ -208,7 +204,7 @@ def apply(hca: "Hca", qp: Qp, opcode: int, opt_param_mask: int, qpc: Qpc) -> int
         return _refuse(qp, Status.BAD_PARAM, "opt_param_mask flags an attribute that this transition cannot carry")
     context = Qpc.from_bytes(qp.context.to_bytes())
     names = list(_required(opcode, qp.service))
-    for bit, fields in _OPTIONAL_FIELDS.items():
+    for bit, fields in OPTIONAL_FIELDS.items():
         if opt_param_mask >> bit & 1:
             names += fields
     for name in names:
