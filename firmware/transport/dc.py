@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from firmware.objects import Dct
 from firmware.queues import post_event
 from firmware.transport import completion, responder
-from firmware.transport.port import Port, gid_at, is_own_lid, pkey_at, pkeys_match, transmit
+from firmware.transport.port import Port, gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
 from firmware.transport.replies import NAK_REMOTE_ACCESS, acknowledgement
 from firmware.transport.wqe import SendWqe
@@ -82,6 +82,9 @@ def receive(hca: "Hca", port: Port, port_number: int, packet: Packet) -> None:
         return
     if not is_own_lid(port, packet.dlid):
         hca.count["rx_drop_path"] += 1
+        return
+    if packet.grh is not None and not is_own_gid(port, packet.grh.dgid):
+        hca.count["rx_drop_gid"] += 1
         return
     if not pkeys_match(packet.pkey, pkey_at(port, target.pkey_index)):
         hca.count["rx_drop_pkey"] += 1

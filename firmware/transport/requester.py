@@ -11,7 +11,7 @@ from firmware.memory import AccessError, PageFault, gather, gather_pieces
 from firmware.queues import SendQueue
 from firmware.timers import Timer
 from firmware.transport import completion, dc, paging, umr
-from firmware.transport.port import LOOPBACK, WIRE, pkey_at, way_out
+from firmware.transport.port import LOOPBACK, WIRE, grh_of, pkey_at, way_out
 from firmware.transport.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
 from firmware.transport.retry import ack_timeout
@@ -73,6 +73,7 @@ def _find_way(hca: "Hca", qp: Qp, requester: Requester) -> None:
         port = hca.ports[qp.port]
         requester.slid = port.lid | path.mlid & (1 << port.lmc) - 1 if path.mlid else port.lid
         requester.pkey = pkey_at(port, qp.pkey_index)
+        grh_of(port, path)
         requester.way_out = way_out(port, path.dlid)
 
 

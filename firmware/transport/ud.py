@@ -11,7 +11,7 @@ from firmware.memory import TOO_SHORT, AccessError, PageFault, gather, gather_pi
 from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
 from firmware.transport import completion, paging
-from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, pkey_at, pkeys_match, transmit
+from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, is_own_gid, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
 from firmware.transport.state import enter_error, enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, SendWqe, WqeError, blocks_of, identity_of, parse
@@ -181,6 +181,10 @@ def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
         hca.count["rx_drop_qp_state"] += 1
         return
     port = hca.ports[port_number]
+    grh = packet.grh
+    if grh is not None and packet.dest_qp != MULTICAST_QPN and not is_own_gid(port, grh.dgid):
+        hca.count["rx_drop_gid"] += 1
+        return
     if qp.service == ST_QP0:
         pass
     elif qp.service == ST_QP1:
