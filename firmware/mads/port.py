@@ -58,6 +58,8 @@ class Port:
         self.vl_arbitration_high = even
         self.cable_up = False
         self.disabled = False
+        # MlnxExtPortInfo.LinkSpeedEnabled
+        self.ext_speed_enabled = smp.SPEED_FDR10
         # Time of the first M_Key violation of a running lease, None if no lease runs.
         self.lease_started_ns: int | None = None
         self.info = PortInfo(

@@ -23,7 +23,16 @@ from firmware.mads.port import (
 )
 from vhca.hw.hardware import BoardInfo
 from vhca.management.refusal import response_method
-from vhca.management.subnet import for_agent, is_answered, is_smp
+from vhca.management.subnet import (
+    apply_link_settings,
+    ext_port_info,
+    ext_port_wanted,
+    for_agent,
+    is_answered,
+    is_smp,
+    link_settings_valid,
+    port_of,
+)
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import Smp
@@ -60,6 +69,7 @@ class Sma:
             smpwire.SL_TO_VL: self._get_sl_to_vl,
             smpwire.VL_ARBITRATION: self._get_vl_arbitration,
             smpwire.VENDOR_DIAG: self._get_vendor_diag,
+            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info,
         }
         self._setters: dict[int, _Set] = {
             smpwire.GUID_INFO: self._set_guid_info,
@@ -67,6 +77,7 @@ class Sma:
             smpwire.P_KEY_TABLE: self._set_pkey_table,
             smpwire.SL_TO_VL: self._set_sl_to_vl,
             smpwire.VL_ARBITRATION: self._set_vl_arbitration,
+            smpwire.MLNX_EXT_PORT_INFO: self._set_ext_port_info,
         }
 
     def port(self, number: int) -> Port:
@@ -216,7 +227,7 @@ class Sma:
         return self.ports.get(number) if number else port
 
     def _get_port_info(self, port: Port, request: Smp) -> int:
-        target = self._selected(port, request.attr_mod)
+        target = self._selected(port, port_of(request.attr_mod))
         if target is None:
             return _INVALID
         info = PortInfo.from_bytes(target.info.to_bytes())
@@ -247,6 +258,13 @@ class Sma:
         return _OK
 
     def _get_vendor_diag(self, port: Port, request: Smp) -> int:
+        return _OK
+
+    def _get_ext_port_info(self, port: Port, request: Smp) -> int:
+        target = self._selected(port, request.attr_mod)
+        if target is None:
+            return _INVALID
+        request.data = ext_port_info(target.ext_speed_enabled)
         return _OK
 
     # Set: check everything, then change everything
@@ -285,17 +303,17 @@ class Sma:
         return _OK
 
     def _set_port_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
-        target = self._selected(port, request.attr_mod)
+        target = self._selected(port, port_of(request.attr_mod))
         if target is None:
             return _INVALID
         wanted = PortInfo.from_bytes(request.data)
-        if not _port_info_valid(target, wanted):
+        if not _port_info_valid(target, wanted, request.attr_mod):
             return _INVALID
         info = target.info
         number = target.number
         addresses = (info.lid, info.lmc, info.sm_lid, info.sm_sl)
         prefix = info.gid_prefix
-        _apply_port_info(info, wanted)
+        _apply_port_info(info, wanted, request.attr_mod)
         if (info.lid, info.lmc, info.sm_lid, info.sm_sl) != addresses:
             events.append(PortEvent(number, EVENT_LID))
         if info.gid_prefix != prefix:
@@ -304,6 +322,14 @@ class Sma:
             # Before the port becomes active: who hears of that finds its registrations already marked as lost.
             events.append(PortEvent(number, EVENT_CLIENT_REREGISTER))
         _move_port(target, wanted, events)
+        return _OK
+
+    def _set_ext_port_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+        target = self._selected(port, request.attr_mod)
+        wanted = None if target is None else ext_port_wanted(target.ext_speed_enabled, request.data)
+        if target is None or wanted is None:
+            return _INVALID
+        target.ext_speed_enabled = wanted
         return _OK
 
     def _trap_144(self, port: Port, change_flags: int) -> bytes | None:
@@ -337,16 +363,13 @@ def _unicast(lid: int) -> bool:
     return 0 < lid < MULTICAST_LID_FIRST
 
 
-def _port_info_valid(port: Port, wanted: PortInfo) -> bool:
+def _port_info_valid(port: Port, wanted: PortInfo, attr_mod: int) -> bool:
     """Tell whether all fields of a Set(PortInfo) are legal now; any illegal one refuses the whole (14.2.5.6)."""
     info = port.info
-    widths = info.link_width_supported
-    speeds = info.link_speed_supported
     return (
         _unicast(wanted.lid)
         and (_unicast(wanted.sm_lid) or wanted.sm_lid == PERMISSIVE_LID)
-        and (wanted.link_width_enabled in (0, 255) or not wanted.link_width_enabled & ~widths)
-        and (wanted.link_speed_enabled in (0, 15) or not wanted.link_speed_enabled & ~speeds)
+        and link_settings_valid(info, wanted, attr_mod)
         and wanted.neighbor_mtu <= info.mtu_cap
         and wanted.operational_vls <= info.vl_cap
         and wanted.port_state <= smpwire.PORT_ACTIVE
@@ -357,7 +380,7 @@ def _port_info_valid(port: Port, wanted: PortInfo) -> bool:
     )
 
 
-def _apply_port_info(info: PortInfo, wanted: PortInfo) -> None:
+def _apply_port_info(info: PortInfo, wanted: PortInfo, attr_mod: int) -> None:
     """Copy the fields a manager may write; zero means "no change" where the book says so."""
     for name in (
         "mkey",
@@ -377,12 +400,7 @@ def _apply_port_info(info: PortInfo, wanted: PortInfo) -> None:
     for name in ("link_down_default_state", "neighbor_mtu", "operational_vls"):
         if getattr(wanted, name):
             setattr(info, name, getattr(wanted, name))
-    if wanted.link_width_enabled:
-        info.link_width_enabled = wanted.link_width_enabled & info.link_width_supported
-    if wanted.link_speed_enabled:
-        info.link_speed_enabled = wanted.link_speed_enabled & info.link_speed_supported
-    if wanted.link_speed_ext_enabled:
-        info.link_speed_ext_enabled = wanted.link_speed_ext_enabled & info.link_speed_ext_supported
+    apply_link_settings(info, wanted, attr_mod)
     for name in ("mkey_violations", "pkey_violations", "qkey_violations"):
         # Writing 0 resets a counter, other values are ignored.
         if not getattr(wanted, name):

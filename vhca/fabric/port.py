@@ -36,6 +36,8 @@ class SwitchPort:
         self.counters = PortCounters()
         self.dropped: Counter[str] = Counter()
         self.disabled = False
+        # MlnxExtPortInfo.LinkSpeedEnabled
+        self.ext_speed_enabled = smp.SPEED_FDR10
         # SL to VL by port of arrival; absent ones are the default.
         self.sl_to_vl: dict[int, bytes] = {}
         self.vl_arbitration = {block: bytes(64) for block in (1, 2, 3, 4)}

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort
 from vhca.management.refusal import response_method
-from vhca.management.subnet import is_answered
+from vhca.management.subnet import (
+    apply_link_settings,
+    ext_port_info,
+    ext_port_wanted,
+    is_answered,
+    link_settings_valid,
+    port_of,
+)
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, STATUS_INVALID_FIELD, STATUS_OK, Smp
@@ -107,6 +114,8 @@ class SwitchAgent:
             return self._linear_table(request, writing)
         if attr_id == smpwire.MULTICAST_FORWARDING_TABLE:
             return self._multicast_table(request, writing)
+        if attr_id == smpwire.MLNX_EXT_PORT_INFO:
+            return self._ext_port_info(request, writing)
         return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
 
     def _external(self, number: int) -> SwitchPort | None:
@@ -150,15 +159,15 @@ class SwitchAgent:
         return STATUS_OK
 
     def _port_info(self, arrival: SwitchPort, request: Smp, writing: bool) -> int:
-        port = self._external(request.attr_mod)
+        port = self._external(port_of(request.attr_mod))
         if port is None:
             return STATUS_INVALID_FIELD
         if writing:
             wanted = PortInfo.from_bytes(request.data)
-            valid = _valid_zero(wanted) if port.number == 0 else _valid_external(port, wanted)
+            valid = _valid_zero(wanted) if port.number == 0 else _valid_external(port, wanted, request.attr_mod)
             if not valid:
                 return STATUS_INVALID_FIELD
-            _apply(port, wanted)
+            _apply(port, wanted, request.attr_mod)
         info = PortInfo.from_bytes(port.info.to_bytes())
         # the port that this SMP came in on, not the one asked about (14.2.5.6): scanners tell the way back by it
         info.local_port_num = arrival.number
@@ -166,6 +175,22 @@ class SwitchAgent:
         if info.mkey_protect_bits and request.mkey != zero.mkey:
             info.mkey = 0
         request.data = info.to_bytes()
+        return STATUS_OK
+
+    def _ext_port_info(self, request: Smp, writing: bool) -> int:
+        number = request.attr_mod
+        targets = self.switch.ports[1:] if number == smpwire.ALL_PORTS and writing else [self._external(number)]
+        ports = [port for port in targets if port is not None]
+        if not ports:
+            return STATUS_INVALID_FIELD
+        if writing:
+            wanted = [ext_port_wanted(port.ext_speed_enabled, request.data) for port in ports]
+            if None in wanted or not ports[0].number:
+                return STATUS_INVALID_FIELD
+            for port, enabled in zip(ports, wanted, strict=True):
+                port.ext_speed_enabled = enabled or 0
+        # The management port has no link.
+        request.data = ext_port_info(ports[0].ext_speed_enabled) if ports[0].number else bytes(64)
         return STATUS_OK
 
     def _pkey_table(self, request: Smp) -> int:
@@ -228,10 +253,11 @@ def _valid_zero(wanted: PortInfo) -> bool:
     return 0 < wanted.lid < MULTICAST_LID_FIRST and wanted.port_state <= smpwire.PORT_ACTIVE
 
 
-def _valid_external(port: SwitchPort, wanted: PortInfo) -> bool:
+def _valid_external(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> bool:
     info = port.info
     return (
-        wanted.neighbor_mtu <= info.mtu_cap
+        link_settings_valid(info, wanted, attr_mod)
+        and wanted.neighbor_mtu <= info.mtu_cap
         and wanted.operational_vls <= info.vl_cap
         and wanted.port_state <= smpwire.PORT_ACTIVE
         and port.may_move(wanted.port_state)
@@ -240,7 +266,7 @@ def _valid_external(port: SwitchPort, wanted: PortInfo) -> bool:
     )
 
 
-def _apply(port: SwitchPort, wanted: PortInfo) -> None:
+def _apply(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> None:
     info = port.info
     if port.number == 0:
         for name in (
@@ -255,6 +281,7 @@ def _apply(port: SwitchPort, wanted: PortInfo) -> None:
         ):
             setattr(info, name, getattr(wanted, name))
         return
+    apply_link_settings(info, wanted, attr_mod)
     if wanted.neighbor_mtu:
         port.set_mtu(wanted.neighbor_mtu)
     if wanted.operational_vls:
