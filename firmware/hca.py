@@ -57,6 +57,8 @@ class Hca:
         self.count: Counter[str] = Counter()
         self.now_ns = 0
         self.out: Effects = []
+        # Free running: pieces that key walks and page lists made of accesses, which engines charge to their budgets.
+        self.pieces = 0
         self.timers = TimerHeap()
         self.capabilities = Capabilities(self.info)
         # Packets of this card to itself, handed out as events after the step that sent them.
@@ -83,7 +85,7 @@ class Hca:
     def clear(self) -> None:
         """Forget every object and timer (power-up, reset, ENABLE_HCA)."""
         info = self.info
-        self.timers.clear()
+        self.timers = TimerHeap()
         self.loopback.clear()
         self.pds: Table[Pd] = Table("pd", 1, 1 << 18)
         self.uars: Table[Uar] = Table("uar", info.first_free_uar, info.uar_pages - info.first_free_uar)

@@ -7,7 +7,7 @@ from firmware.commands.resources import allocate, find, free
 from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import CQ_FIRED, Cq, Eq
-from firmware.queues import QueueBuffer, drop_held_event, refresh_consumer, write_cqe_entry
+from firmware.queues import QueueBuffer, refresh_consumer, write_cqe_entry
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -117,7 +117,8 @@ def destroy_cq(hca: Hca, request: Command[cmd.DestroyCqIn]) -> bytes:
     """End a completion queue; QPs and SRQs that complete to it are in the way."""
     cq = find(hca.cqs, request.view.cqn, request.uid)
     free(hca.cqs, cq.handle, request.uid)
-    drop_held_event(hca, cq)
+    hca.timers.drop(cq.moderation)
+    cq.moderation = None
     cq.eq.refs -= 1
     return bytes(16)
 

@@ -9,6 +9,7 @@ of it. There a connection is the receive side of a reliable queue pair, so that 
 
 from typing import TYPE_CHECKING, Final
 
+from firmware import paging
 from firmware.objects import Dct
 from firmware.queues import post_event
 from firmware.transport import completion, responder
@@ -165,8 +166,9 @@ def _wrong_key(hca: "Hca", target: Dct, packet: Packet) -> None:
 def _close(hca: "Hca", connection: Qp) -> None:
     """Forget a connection: a receive under way ends with it."""
     connection.state = ERR
-    if connection.reply_timer is not None:
-        hca.timers.cancel(connection.reply_timer)
+    hca.timers.drop(connection.reply_timer)
+    connection.reply_timer = None
+    paging.abandon(connection.page_requests)
     connection.responder.replies.clear()
     completion.flush_receive_queue(hca, connection)
 

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firmware.objects import Cq, HcaObject, Mkey, QCounter, Srq
+from firmware.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq
 from vhca.wire.connectx.qpc import Qpc
 
 if TYPE_CHECKING:
@@ -213,6 +213,8 @@ class Qp(HcaObject):
     responder: Responder = field(default_factory=Responder)
     run_timer: "Timer | None" = None
     reply_timer: "Timer | None" = None
+    # Requests for missing pages that this queue pair waits for.
+    page_requests: list[PageRequest] = field(default_factory=list)
     last_wqe_reported: bool = False
     # The host knows that a completion of this queue pair could not be written.
     cq_lost: bool = False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from firmware import paging
 from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.timers import Timer
 from firmware.transport.completion import flush_receive_queue, flush_send_queue
@@ -362,10 +363,11 @@ def destroy(hca: "Hca", qp: Qp) -> None:
 
 
 def _stop(hca: "Hca", qp: Qp) -> None:
-    timers = hca.timers
-    for timer in (qp.requester.ack_timer, qp.requester.rnr_timer, qp.run_timer, qp.reply_timer):
-        if timer is not None:
-            timers.cancel(timer)
+    requester = qp.requester
+    for timer in (requester.ack_timer, requester.rnr_timer, qp.run_timer, qp.reply_timer):
+        hca.timers.drop(timer)
+    requester.ack_timer = requester.rnr_timer = qp.run_timer = qp.reply_timer = None
+    paging.abandon(qp.page_requests)
     for place in [place for place, special in hca.special_qps.items() if special is qp]:
         del hca.special_qps[place]
     hca.flushing.pop(qp.handle, None)
