@@ -31,6 +31,7 @@ from firmware.profile import LOG_RESERVED_QPN_MAX, LOG_RESERVED_QPNS, RESERVED_Q
 from firmware.timers import Timer, TimerHeap
 from firmware.transport.port import Port
 from firmware.transport.qp import Qp
+from firmware.turns import Turns
 from vhca.hw.effects import Effects
 from vhca.hw.hardware import BoardInfo, Hardware
 from vhca.hw.memory import Memory
@@ -57,19 +58,18 @@ class Hca:
         self.count: Counter[str] = Counter()
         self.now_ns = 0
         self.out: Effects = []
-        # Free running: pieces that key walks and page lists made of accesses, which engines charge to their budgets.
-        self.pieces = 0
         self.timers = TimerHeap()
+        self.turns = Turns()
         self.capabilities = Capabilities(self.info)
         # Packets of this card to itself, handed out as events after the step that sent them.
         self.loopback: deque[tuple[int, Packet]] = deque()
+        # Multicast datagrams that are being copied: port, packet, members that have not got theirs.
+        self.copies: deque[tuple[int, Packet, list[Qp]]] = deque()
         # Number of the last connection that an initiator made; resets do not turn it back.
         self.dc_connections = 0
         self.ports: Mapping[int, Port] = {}
         # Takes a packet for QP0 that the subnet management agent answers; returns False for all others.
         self.sma: Callable[[int, Packet], bool] | None = None
-        # Answers, if it can, a packet for QP0 or QP1 that no queue pair of the host is there to take.
-        self.unattended: Callable[[int, Packet], bool] | None = None
         self.agents: Agents
         self.reset_state()
 
@@ -85,7 +85,9 @@ class Hca:
     def clear(self) -> None:
         """Forget every object and timer (power-up, reset, ENABLE_HCA)."""
         info = self.info
-        self.timers = TimerHeap()
+        self.timers.clear()
+        self.turns.clear()
+        self.copies.clear()
         self.loopback.clear()
         self.pds: Table[Pd] = Table("pd", 1, 1 << 18)
         self.uars: Table[Uar] = Table("uar", info.first_free_uar, info.uar_pages - info.first_free_uar)

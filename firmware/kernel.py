@@ -6,7 +6,7 @@ from firmware import commands
 from firmware.agents import Agents
 from firmware.hca import EVENT_COMMAND, Hca
 from firmware.queues import RecordlessSendQueue, cq_doorbell, eq_doorbell, post_event
-from firmware.transport.engine import doorbell, packet_in
+from firmware.transport.engine import packet_in, ring, turn
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
     CommandPosted,
@@ -74,6 +74,18 @@ class Kernel:
         hca.agents.timers.run(now_ns)
         self._finish()
 
+    def waiting(self) -> bool:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return bool(self.hca.turns or self.hca.copies)
+
+    def step(self, now_ns: int, out: Effects) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        hca = self.hca
+        hca.now_ns = now_ns
+        hca.out = out
+        turn(hca)
+        self._finish()
+
     def counters(self) -> Mapping[str, int]:
         """See :class:`vhca.hw.hardware.Firmware`."""
         return self.hca.count
@@ -100,7 +112,7 @@ class Kernel:
         hca.count["sq_doorbells"] += 1
         if type(qp.sq) is RecordlessSendQueue:
             qp.sq.rung(event.opmod_idx_opcode, event.qpn_ds)
-        doorbell(hca, qp)
+        ring(hca, qp)
 
     def _cq_doorbell(self, event: CqDoorbell) -> None:
         hca = self.hca

@@ -1,1 +1,1 @@
-"""The subnet management agent of the card's ports, and the packets that carry its answers."""
+"""The management agents of the card's ports: subnet management (SMA) and performance management (PMA)."""

@@ -12,7 +12,7 @@ from firmware.transport.psn import extend
 from firmware.transport.qp import RTS, Qp, Requester
 from firmware.transport.retire import fail_head, retire
 from firmware.transport.segment import well_formed
-from firmware.transport.state import ENGINES, run_soon
+from firmware.transport.state import run_soon
 from firmware.transport.wqe import LOCAL, SendWqe
 from vhca.wire.ib import cut
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, READ_REQUEST, READ_RESPONSE, Packet
@@ -141,7 +141,7 @@ def _go_on(hca: "Hca", qp: Qp, requester: Requester) -> None:
     """Use the room that an acknowledgement made in the window."""
     sq = qp.sq
     if requester.cursor < len(requester.pending) or (sq is not None and sq.producer > sq.consumer):
-        ENGINES[qp.service](hca, qp)
+        run_soon(hca, qp)
 
 
 def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:

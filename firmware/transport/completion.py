@@ -69,8 +69,8 @@ INLINE_32: Final = int(CqeFormat.INLINE_32)
 INLINE_64: Final = int(CqeFormat.INLINE_64)
 INLINE_SHIFT: Final = 2
 ROOM_IN_FRONT: Final = 64
-# Receives that are flushed in one go.
-FLUSH_BUDGET: Final = 2048
+# Posted WQEs of a queue that are flushed in one go.
+FLUSH_BUDGET: Final = 128
 _ERROR_REQUESTER: Final = int(CqeOpcode.REQ_ERR)
 _ERROR_RESPONDER: Final = int(CqeOpcode.RESP_ERR)
 # The mode in which a completion also makes an event of an armed-for-solicited CQ.
@@ -119,15 +119,7 @@ def complete_send(hca: "Hca", qp: Qp, wqe: SendWqe) -> bool:
     cqe = bytearray(entry)
     if wqe.answer:
         cqe = _with_data(cqe, wqe.answer, qp.inline_read)
-    return write_cqe(hca, qp.send_cq, cqe, wqe.ce == _WITH_EVENT) or _lost(hca, qp)
-
-
-def _lost(hca: "Hca", qp: Qp) -> bool:
-    """The completion queue is dead: the queue pair that wanted to use it has no other way to tell (11.6.3.3)."""
-    if not qp.cq_lost:
-        qp.cq_lost = True
-        qp_event(hca, qp, EVENT_CATASTROPHIC)
-    return False
+    return write_cqe(hca, qp.send_cq, cqe, wqe.ce == _WITH_EVENT)
 
 
 def _with_data(cqe: bytearray, data: bytes, room: int) -> bytearray:
@@ -140,11 +132,8 @@ def _with_data(cqe: bytearray, data: bytes, room: int) -> bytearray:
     return cqe
 
 
-def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor: int = 0) -> bool:
-    """Report a send WQE that ended with an error or was flushed, whether it asked for a completion or not.
-
-    False if the CQ is dead.
-    """
+def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor: int = 0) -> None:
+    """Report a send WQE that ended with an error or was flushed, whether it asked for a completion or not."""
     if syndrome != FLUSHED:
         hca.count[f"send_errors_{syndrome:#04x}"] += 1
     name = _SEND_COUNTERS.get(syndrome)
@@ -152,10 +141,10 @@ def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor
         qp.count(name)
     qp.count("req_cqe_error")
     if qp.send_cq is None:
-        return True
+        return
     user = qp.user_index
     entry = _failed(0 if user == ANY_USER_INDEX else user, vendor, syndrome, opcode, qp.handle, index, _ERROR_REQUESTER)
-    return write_cqe(hca, qp.send_cq, bytearray(entry), True) or _lost(hca, qp)
+    write_cqe(hca, qp.send_cq, bytearray(entry), True)
 
 
 def _receive_cq(qp: Qp, srq: Srq | None) -> Cq | None:
@@ -211,11 +200,11 @@ def complete_receive(
     cqe = bytearray(entry)
     if inline:
         cqe = _with_data(cqe, inline, qp.inline_receive)
-    return write_cqe(hca, cq, cqe, solicited) or _lost(hca, qp)
+    return write_cqe(hca, cq, cqe, solicited)
 
 
-def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int = 0) -> bool:
-    """Report a receive that ended with an error or was flushed. False if the CQ is dead."""
+def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int = 0) -> None:
+    """Report a receive that ended with an error or was flushed."""
     if syndrome != FLUSHED:
         hca.count[f"receive_errors_{syndrome:#04x}"] += 1
     name = _RECEIVE_COUNTERS.get(syndrome)
@@ -224,9 +213,9 @@ def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int =
     qp.count("resp_cqe_error")
     cq = _receive_cq(qp, recv.srq)
     if cq is None:
-        return True
+        return
     entry = _failed(_receive_user(qp, recv.srq), vendor, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)
-    return write_cqe(hca, cq, bytearray(entry), True) or _lost(hca, qp)
+    write_cqe(hca, cq, bytearray(entry), True)
 
 
 def qp_event(hca: "Hca", qp: Qp, event_type: int) -> None:
@@ -236,8 +225,12 @@ def qp_event(hca: "Hca", qp: Qp, event_type: int) -> None:
     post_event(hca, event_type, 0, 0, _event_data(int(QueueType.QP), qp.handle))
 
 
-def flush_send_queue(hca: "Hca", qp: Qp) -> None:
-    """Give every WQE of the send queue that is fetched or posted its flush completion, in order (10.10.2)."""
+def flush_send_queue(hca: "Hca", qp: Qp, end: int | None = None) -> bool:
+    """Give WQEs of the send queue that are fetched or posted their flush completions, in order (10.10.2).
+
+    A bounded number of them; True if more are left. What is posted by now is flushed whatever becomes of the state
+    meanwhile: ``sq.flush_end`` remembers how far that is, and with `end` no more than that is flushed.
+    """
     requester = qp.requester
     for wqe in requester.pending:
         fail_send(hca, qp, wqe.index, wqe.opcode, FLUSHED)
@@ -246,10 +239,16 @@ def flush_send_queue(hca: "Hca", qp: Qp) -> None:
     requester.reads = 0
     sq = qp.sq
     if sq is None:
-        return
+        return False
     try:
         waiting = sq.refresh(hca.memory)
-        while waiting > 0:
+        if end is None:
+            sq.flush_end = sq.producer
+        else:
+            waiting = min(waiting, end - sq.consumer)
+        for _ in range(FLUSH_BUDGET):
+            if waiting <= 0:
+                return False
             ctrl = sq.read_blocks(hca.memory, sq.consumer, 1)
             opcode, _ = send_wqe.identity_of(ctrl)
             blocks = min(send_wqe.blocks_of(ctrl), waiting)
@@ -258,14 +257,16 @@ def flush_send_queue(hca: "Hca", qp: Qp) -> None:
             waiting -= blocks
     except DmaError:
         hca.count["dma_read_errors"] += 1
+        return False
+    return waiting > 0
 
 
-def flush_receive_queue(hca: "Hca", qp: Qp) -> None:
+def flush_receive_queue(hca: "Hca", qp: Qp) -> bool:
     """Give the receive under way and posted WQEs of an own receive queue their flush completions, in order.
 
-    A bounded number of them: what is left is found when the queue is looked at again, which happens as long as the
-    queue pair is in error.
+    A bounded number of them; True if more may be left.
     """
+    more = False
     responder = qp.responder
     recv = responder.recv
     if recv is not None:
@@ -278,8 +279,11 @@ def flush_receive_queue(hca: "Hca", qp: Qp) -> None:
                 if wqe is None:
                     break
                 fail_receive(hca, qp, wqe, FLUSHED)
+            else:
+                more = True
         except DmaError:
             hca.count["dma_read_errors"] += 1
     if (qp.srq is not None or (qp.service == ST_XRC and qp.sq is None)) and not qp.last_wqe_reported:
         qp.last_wqe_reported = True
         qp_event(hca, qp, EVENT_LAST_WQE)
+    return more

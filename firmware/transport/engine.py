@@ -1,15 +1,16 @@
-"""The transport engine's two ways in: a send doorbell and a packet from the wire.
+"""The transport engine's ways in: a send doorbell, a packet from the wire, and a turn to go on with what is left.
 
 Everything that is wrong before a queue pair is found or before its service can answer is a counted, named drop.
 """
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.transport import connected, dc, requester, ud
+from firmware import turns
+from firmware.transport import connected, dc, replies, requester, ud
 from firmware.transport.completion import flush_send_queue
 from firmware.transport.port import MANAGEMENT_VL, Port, is_own_lid
 from firmware.transport.qp import ERR, RTS, SQER, ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
-from firmware.transport.state import ENGINES
+from firmware.transport.state import flush
 from vhca.wire.ib import MAX_PAYLOAD_BYTES
 from vhca.wire.packet import DC, PERMISSIVE_LID, RC, SEND, UC, UD, XRC, Packet
 
@@ -21,30 +22,61 @@ MAD_BYTES: Final = 256
 
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC: XRC, ST_QP0: UD, ST_QP1: UD, ST_DCI: DC}
 
-ENGINES.update(
-    {
-        ST_RC: requester.run,
-        ST_XRC: requester.run,
-        ST_DCI: requester.run,
-        ST_UC: requester.run,
-        ST_REG_UMR: requester.run,
-        ST_UD: ud.run,
-        ST_QP0: ud.run,
-        ST_QP1: ud.run,
-    }
-)
+_ENGINES: Final = {
+    ST_RC: requester.run,
+    ST_XRC: requester.run,
+    ST_DCI: requester.run,
+    ST_UC: requester.run,
+    ST_REG_UMR: requester.run,
+    ST_UD: ud.run,
+    ST_QP0: ud.run,
+    ST_QP1: ud.run,
+}
 
 
 def doorbell(hca: "Hca", qp: Qp) -> None:
     """The host rang for the send queue of `qp`: execute, flush or leave what is posted, by the state (10.3.1)."""
-    state = qp.state
-    if state == RTS:
-        ENGINES[qp.service](hca, qp)
-    elif state in (ERR, SQER):
-        flush_send_queue(hca, qp)
+    if qp.state in (RTS, ERR, SQER):
+        _send(hca, qp)
     else:
         # The ring is looked at again on the way into RTS.
         hca.count["doorbells_early"] += 1
+
+
+def ring(hca: "Hca", qp: Qp) -> None:
+    """As :func:`doorbell`, but in a turn of its own: a host may ring many queues at once."""
+    if qp.state in (RTS, ERR, SQER):
+        hca.turns.add(turns.SEND, qp)
+    else:
+        hca.count["doorbells_early"] += 1
+
+
+def turn(hca: "Hca") -> None:
+    """One piece of the work that waits on this card; harmless if there is none."""
+    if hca.copies:
+        ud.copy_on(hca)
+    taken = hca.turns.take()
+    if taken is None:
+        return
+    work, qp = taken
+    if work == turns.SEND:
+        _send(hca, qp)
+    elif work == turns.REPLY:
+        replies.pump(hca, qp)
+    else:
+        flush(hca, qp)
+
+
+def _send(hca: "Hca", qp: Qp) -> None:
+    if qp.state == RTS:
+        sq = qp.sq
+        if sq is not None and sq.consumer < sq.flush_end and flush_send_queue(hca, qp, sq.flush_end):
+            # What was posted before the error that the queue has come back from is still being flushed.
+            hca.turns.add(turns.SEND, qp)
+            return
+        _ENGINES[qp.service](hca, qp)
+    elif qp.state in (ERR, SQER):
+        flush(hca, qp)
 
 
 def packet_in(hca: "Hca", port_number: int, packet: Packet) -> None:
@@ -120,7 +152,6 @@ def _management(hca: "Hca", port: Port, number: int, packet: Packet) -> None:
         return
     qp = hca.special_qps.get((number, packet.dest_qp))
     if qp is None:
-        if hca.unattended is None or not hca.unattended(number, packet):
-            hca.count["rx_drop_no_management_qp"] += 1
+        hca.count["rx_drop_no_management_qp"] += 1
         return
     ud.receive(hca, number, qp, packet)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from firmware.memory import BUS, AccessError, PageFault, remote_check, remote_read
 from firmware.objects import REMOTE_READ
-from firmware.timers import Timer
 from firmware.transport import completion, paging
-from firmware.transport.port import grh_of, pkey_at, transmit
+from firmware.transport.port import pkey_at, transmit
 from firmware.transport.psn import PSN_MASK
 from firmware.transport.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
 from firmware.transport.segment import BURST_BYTES, packet_count
 from firmware.transport.state import enter_error
+from firmware.turns import REPLY
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, DC, RC, READ_REQUEST, READ_RESPONSE, XRC, Packet
 
 if TYPE_CHECKING:
@@ -158,9 +158,7 @@ def pump(hca: "Hca", qp: Qp) -> None:
             transmit(hca, qp.port, job)
             continue
         if budget <= 0:
-            if qp.reply_timer is None:
-                qp.reply_timer = Timer(lambda now: pump(hca, qp))
-            hca.timers.arm(qp.reply_timer, hca.now_ns + 1)
+            hca.turns.add(REPLY, qp)
             return
         sent = _send_read_burst(hca, qp, responder, job)
         if sent < 0:
@@ -236,7 +234,7 @@ def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:
         qp.responder.mtu,
         path.sl,
         0,
-        grh_of(port, path),
+        path.grh,
         pkey_at(port, qp.pkey_index),
         msn=msn,
     )

@@ -10,7 +10,7 @@ from firmware.timers import Timer
 from firmware.transport import completion
 from firmware.transport.qp import RTS, Qp
 from firmware.transport.retire import fail_head
-from firmware.transport.state import ENGINES
+from firmware.transport.state import run_soon
 from firmware.transport.wqe import PAGING
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def go_back(hca: "Hca", qp: Qp) -> None:
     hca.count["retransmits"] += 1
     hca.note("retransmit", qpn=qp.handle, psn=requester.una & 0xFFFFFF, retries_left=requester.retries_left)
     rewind(qp)
-    ENGINES[qp.service](hca, qp)
+    run_soon(hca, qp)
 
 
 def go_back_once(hca: "Hca", qp: Qp) -> None:
@@ -104,4 +104,4 @@ def _rnr_over(hca: "Hca", qp: Qp) -> None:
     qp.requester.rnr_waiting = False
     hca.count["retransmits"] += 1
     rewind(qp)
-    ENGINES[qp.service](hca, qp)
+    run_soon(hca, qp)

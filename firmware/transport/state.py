@@ -5,12 +5,10 @@ transition requires are taken from the command's context always, optional ones o
 10.3.1 and 11.2.5.2).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from firmware import paging
 from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.timers import Timer
 from firmware.transport.completion import flush_receive_queue, flush_send_queue
@@ -38,6 +36,7 @@ from firmware.transport.qp import (
     Requester,
     Responder,
 )
+from firmware.turns import FLUSH, SEND
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.qpc import OptParam, Qpc
 from vhca.wire.packet import MULTICAST_LID_FIRST, Grh
@@ -53,7 +52,7 @@ DATAGRAM: Final = (ST_UD, ST_QP0, ST_QP1)
 FLUSH_PERIOD_NS: Final = 2_000_000
 # Queue pairs that one poll looks at, and effects after which it leaves the others for the next poll.
 FLUSH_QPS: Final = 256
-FLUSH_EFFECTS: Final = 4096
+FLUSH_EFFECTS: Final = 256
 MIN_LOG_MTU: Final = 7
 MAX_LOG_MESSAGE: Final = 31
 
@@ -114,7 +113,11 @@ TRANSITIONS: Final[dict[int, Transition]] = {
         ),
     ),
     Op.RTR2RTS_QP: Transition((RTR,), RTS, _RTS_OPTIONAL),
-    Op.RTS2RTS_QP: Transition((RTS,), RTS, _RTS_OPTIONAL),
+    Op.RTS2RTS_QP: Transition(
+        (RTS,),
+        RTS,
+        {**_RTS_OPTIONAL, ST_UD: _mask(OptParam.Q_KEY, OptParam.SRQN, OptParam.CQN_RCV)},
+    ),
     Op.SQERR2RTS_QP: Transition((SQER,), RTS, _RECOVERY_OPTIONAL),
     Op.SQD_RTS_QP: Transition((SQD,), RTS, _RECOVERY_OPTIONAL),
     Op.QP_2ERR: Transition(_ANY_STATE, ERR, {}),
@@ -122,7 +125,7 @@ TRANSITIONS: Final[dict[int, Transition]] = {
 }
 
 # Attributes of the context that each optional bit stands for.
-OPTIONAL_FIELDS: Final[dict[int, tuple[str, ...]]] = {
+_OPTIONAL_FIELDS: Final[dict[int, tuple[str, ...]]] = {
     OptParam.RRE: ("rre",),
     OptParam.RAE: ("rae", "atomic_mode"),
     OptParam.RWE: ("rwe",),
@@ -205,7 +208,7 @@ def apply(hca: "Hca", qp: Qp, opcode: int, opt_param_mask: int, qpc: Qpc) -> int
         return _refuse(qp, Status.BAD_PARAM, "opt_param_mask flags an attribute that this transition cannot carry")
     context = Qpc.from_bytes(qp.context.to_bytes())
     names = list(_required(opcode, qp.service))
-    for bit, fields in OPTIONAL_FIELDS.items():
+    for bit, fields in _OPTIONAL_FIELDS.items():
         if opt_param_mask >> bit & 1:
             names += fields
     for name in names:
@@ -349,7 +352,7 @@ def reset(hca: "Hca", qp: Qp) -> None:
     change(hca, qp, RST, "2RST_QP")
     qp.requester = Requester()
     qp.responder = Responder()
-    qp.last_wqe_reported = qp.cq_lost = False
+    qp.last_wqe_reported = False
     qp.path = None
     if qp.sq is not None:
         qp.sq.reset()
@@ -363,11 +366,11 @@ def destroy(hca: "Hca", qp: Qp) -> None:
 
 
 def _stop(hca: "Hca", qp: Qp) -> None:
-    requester = qp.requester
-    for timer in (requester.ack_timer, requester.rnr_timer, qp.run_timer, qp.reply_timer):
-        hca.timers.drop(timer)
-    requester.ack_timer = requester.rnr_timer = qp.run_timer = qp.reply_timer = None
-    paging.abandon(qp.page_requests)
+    timers = hca.timers
+    for timer in (qp.requester.ack_timer, qp.requester.rnr_timer):
+        if timer is not None:
+            timers.cancel(timer)
+    qp.turns = 0
     for place in [place for place, special in hca.special_qps.items() if special is qp]:
         del hca.special_qps[place]
     hca.flushing.pop(qp.handle, None)
@@ -380,20 +383,29 @@ def enter_error(hca: "Hca", qp: Qp, why: str) -> None:
     """
     first = qp.state != ERR
     requester = qp.requester
-    for timer in (requester.ack_timer, requester.rnr_timer, qp.run_timer, qp.reply_timer):
+    for timer in (requester.ack_timer, requester.rnr_timer):
         if timer is not None:
             hca.timers.cancel(timer)
+    qp.turns = 0
     change(hca, qp, ERR, why)
     if first:
         qp.responder.replies.clear()
         qp.responder.held.clear()
         requester.rnr_waiting = False
-    flush_send_queue(hca, qp)
-    flush_receive_queue(hca, qp)
+    flush(hca, qp)
     if qp.rq is not None and qp.srq is None and qp.handle not in hca.flushing:
         if not hca.flushing:
             _arm_flush_timer(hca)
         hca.flushing[qp.handle] = qp
+
+
+def flush(hca: "Hca", qp: Qp) -> None:
+    """Give what is posted its flush completions, some now and the rest in turns; nothing if the state has changed."""
+    more = qp.state in (ERR, SQER) and flush_send_queue(hca, qp)
+    if qp.state == ERR and flush_receive_queue(hca, qp):
+        more = True
+    if more:
+        hca.turns.add(FLUSH, qp)
 
 
 def enter_send_error(hca: "Hca", qp: Qp, why: str) -> None:
@@ -402,7 +414,7 @@ def enter_send_error(hca: "Hca", qp: Qp, why: str) -> None:
         enter_error(hca, qp, why)
         return
     change(hca, qp, SQER, why)
-    flush_send_queue(hca, qp)
+    flush(hca, qp)
     # What was numbered but never sent has no place on the wire: the next message follows the last packet sent.
     requester = qp.requester
     requester.next_psn = requester.una = requester.max_psn = requester.send_psn
@@ -423,7 +435,8 @@ def flush_poll(hca: "Hca") -> None:
     for handle in list(islice(flushing, FLUSH_QPS)):
         qp = flushing.pop(handle)
         if qp.state == ERR:
-            flush_receive_queue(hca, qp)
+            if flush_receive_queue(hca, qp):
+                hca.turns.add(FLUSH, qp)
             # Behind all others, so that each has its turn.
             flushing[handle] = qp
             if len(hca.out) - written > FLUSH_EFFECTS:
@@ -432,13 +445,6 @@ def flush_poll(hca: "Hca") -> None:
         _arm_flush_timer(hca)
 
 
-ENGINES: Final[dict[int, Callable[["Hca", Qp], None]]] = {}
-"""Send engine of each service type; :mod:`firmware.transport.engine` fills it in."""
-
-
 def run_soon(hca: "Hca", qp: Qp) -> None:
-    """Let the send engine go on in a step of its own, after the effects of this one are carried out."""
-    if qp.run_timer is None:
-        qp.run_timer = Timer(lambda now: ENGINES[qp.service](hca, qp))
-    # One tick later: a timer that is due in the step under way would still run in that step.
-    hca.timers.arm(qp.run_timer, hca.now_ns + 1)
+    """Let the send engine go on in a turn of its own, after the effects of this step are carried out."""
+    hca.turns.add(SEND, qp)

@@ -11,7 +11,7 @@ from firmware.memory import TOO_SHORT, AccessError, PageFault, gather, gather_pi
 from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
 from firmware.transport import completion, paging
-from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, is_own_gid, pkey_at, pkeys_match, transmit
+from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
 from firmware.transport.state import enter_error, enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, SendWqe, WqeError, blocks_of, identity_of, parse
@@ -27,7 +27,10 @@ GRH_BYTES: Final = 40
 MULTICAST_QPN: Final = 0xFFFFFF
 QP1_QKEY: Final = 0x80010000
 PRIVILEGED_QKEY: Final = 1 << 31
-SEND_BUDGET: Final = 128
+SEND_BUDGET: Final = 64
+# Copies of multicast datagrams that one step makes, and datagrams that may wait for theirs.
+COPY_BUDGET: Final = 32
+MAX_COPYING: Final = 256
 # Datagrams that one queue pair keeps while pages are missing.
 HELD_DATAGRAMS: Final = 64
 
@@ -79,12 +82,9 @@ def _fail(hca: "Hca", qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: s
     assert sq is not None
     opcode, _ = identity_of(ctrl)
     hca.note("wqe_error", qpn=qp.handle, index=sq.consumer & 0xFFFF, opcode=opcode, syndrome=syndrome, why=reason)
-    alive = completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
+    completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
     sq.consumer += blocks
-    if alive:
-        enter_send_error(hca, qp, reason)
-    else:
-        enter_error(hca, qp, "the send CQ is dead")
+    enter_send_error(hca, qp, reason)
 
 
 def _send(hca: "Hca", qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
@@ -181,10 +181,6 @@ def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
         hca.count["rx_drop_qp_state"] += 1
         return
     port = hca.ports[port_number]
-    grh = packet.grh
-    if grh is not None and packet.dest_qp != MULTICAST_QPN and not is_own_gid(port, grh.dgid):
-        hca.count["rx_drop_gid"] += 1
-        return
     if qp.service == ST_QP0:
         pass
     elif qp.service == ST_QP1:
@@ -293,27 +289,38 @@ def _refuse(hca: "Hca", qp: Qp, recv: RecvWqe, error: AccessError) -> None:
         return
     too_short = error.kind == TOO_SHORT
     hca.note("receive_error", qpn=qp.handle, index=recv.wqe_counter, why=str(error))
-    syndrome = completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION
-    if not completion.fail_receive(hca, qp, recv, syndrome) or not too_short:
+    completion.fail_receive(hca, qp, recv, completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION)
+    if not too_short:
         enter_error(hca, qp, str(error))
 
 
 def receive_multicast(hca: "Hca", port_number: int, packet: Packet) -> None:
     """A datagram for the multicast QPN: each queue pair attached to its GID on this port gets a copy (10.5.2.1)."""
-    if not MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
-        hca.count["rx_drop_dlid"] += 1
-        return
     grh = packet.grh
     group: MulticastGroup | None = hca.multicast.get(grh.dgid) if grh is not None else None
     if group is None:
         hca.count["rx_drop_multicast_unknown"] += 1
         return
+    if len(hca.copies) >= MAX_COPYING:
+        hca.count["rx_drop_multicast_backlog"] += 1
+        return
+    hca.copies.append((port_number, packet, list(group.members)))
+    if len(hca.copies) == 1:
+        copy_on(hca)
+
+
+def copy_on(hca: "Hca") -> None:
+    """Give the next members of a group their copies, a bounded number per step; datagrams stay in order."""
+    port_number, packet, members = hca.copies[0]
     port = hca.ports[port_number]
     own = port.lid <= packet.slid < port.lid + (1 << port.lmc)
-    for qp in list(group.members):
+    now, members[:] = members[:COPY_BUDGET], members[COPY_BUDGET:]
+    for qp in now:
         if qp.port != port_number:
             continue
         if own and packet.src_qp == qp.handle and qp.context.block_lb_mc:
             hca.count["rx_multicast_loopback_blocked"] += 1
             continue
         receive(hca, port_number, qp, packet)
+    if not members:
+        hca.copies.popleft()

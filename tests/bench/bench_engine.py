@@ -131,12 +131,14 @@ class Engine:
         engine.doorbell(hca_a, self.a.qp)
         to_b = self._execute(hca_a.memory, out)
         to_a: list[Packet] = []
-        while to_b or to_a or self._timer_due():
+        while to_b or to_a or hca_a.turns or hca_b.turns:
             if not to_b and not to_a:
-                out = []
-                hca_a.out = out
-                hca_a.timers.run(self.world.now_ns)
-                to_b = self._execute(hca_a.memory, out)
+                for hca, packets in ((hca_a, to_b), (hca_b, to_a)):
+                    if hca.turns:
+                        out = []
+                        hca.out = out
+                        engine.turn(hca)
+                        packets += self._execute(hca.memory, out)
             for packet in to_b:
                 out = []
                 hca_b.out = out
@@ -149,15 +151,6 @@ class Engine:
                 engine.packet_in(hca_a, 1, packet)
                 to_b += self._execute(hca_a.memory, out)
             to_a = []
-
-    def _timer_due(self) -> bool:
-        """READs go on in steps of their own; steps of the next few ns are due at once, timeouts are not."""
-        hca = self.world.a.hca
-        deadline = hca.timers.next_deadline()
-        if deadline is None or deadline > self.world.now_ns + 10:
-            return False
-        self.world.now_ns = hca.now_ns = self.world.b.hca.now_ns = max(self.world.now_ns, deadline)
-        return True
 
     def verify(self) -> None:
         """What was timed must be messages that arrived: no error state, no flush, every completion, the right bytes.

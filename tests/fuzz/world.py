@@ -49,8 +49,10 @@ class Host:
         self.lid = lid
         self.memory = WatchedMemory(MEMORY_BYTES, f"<never handed to {name}> ".encode().ljust(32, b"#"))
         self.irqs: list[int] = []
+        # What the board asks for: its next turn, and calls after what is under way.
+        self.turns: deque[Callable[[], None]] = deque()
         info = BoardInfo(node_guid=lid << 8, system_image_guid=lid << 8, port_guids=(lid << 8 | 1,))
-        self.board = WatchedBoard(name, info, boot, self.memory, world.clock, self.irqs.append, world.deferred.append)
+        self.board = WatchedBoard(name, info, boot, self.memory, world.clock, self.irqs.append, self.turns.append)
         self.board.secrets = (self.memory.secret,)
         self.board.plug(1, _Cable(world, self))
         self.book = Book(self.memory)
@@ -113,6 +115,10 @@ class Host:
         self.memory.poke(addr, bytes(entry))
         self.memory.stores.clear()
         self.bar_write(0x18, (1 << slot).to_bytes(4, "big"))
+        for _ in range(STORM):
+            if not self.turns:
+                break
+            self.turns.popleft()()
         owned = entry[0x3F] & 1
         if self.memory.stores.count(addr + 0x3F) != owned:
             raise Violation(f"{self.memory.stores.count(addr + 0x3F)} answers to one command")
@@ -274,6 +280,8 @@ def _reason(trace: str) -> str:
 
 
 class _Cable:
+    full = False
+
     def __init__(self, world: World, host: Host) -> None:
         self._world = world
         self._host = host
@@ -318,9 +326,12 @@ class World:
             self.wire.append((source.other, item))
 
     def deliver(self, count: int) -> None:
-        """Up to `count` packets and deferred calls, oldest first."""
+        """Up to `count` packets, turns and deferred calls, oldest first."""
         for _ in range(count):
-            if self.deferred:
+            host = next((host for host in self.hosts if host.turns), None)
+            if host is not None:
+                host.turns.popleft()()
+            elif self.deferred:
                 self.deferred.popleft()()
             elif self.wire:
                 host, packet = self.wire.popleft()
@@ -332,7 +343,7 @@ class World:
     def settle(self) -> None:
         """Deliver until nothing is under way; that must end without time passing."""
         for _ in range(STORM):
-            if not self.deferred and not self.wire:
+            if not (self.deferred or self.wire or self.a.turns or self.b.turns):
                 return
             self.deliver(1)
         raise Violation("the packets do not end")

@@ -26,6 +26,7 @@ class SentPackets:
     def __init__(self) -> None:
         self.packets: list[Packet] = []
         self.enabled = True
+        self.full = False
 
     def send(self, packet: Packet) -> None:
         self.packets.append(packet)
@@ -62,10 +63,13 @@ class Driver:
         self.cable = SentPackets()
         self.board = Board("h0", board_info(**info), boot, self.memory, self.clock, self.irqs.append, self._defer)
         self.board.plug(1, self.cable)
+        # Without: the card has its turn only when run_deferred() is called.
+        self.at_once = True
+        self._deferring = False
         self._next = 16 * PAGE
         self._slot = 0
         self.queue = self.alloc(PAGE)
-        self._in_box = self.alloc(1024 * 64)
+        self._in_box = self.alloc(1024 * 1024)
         self._out_box = self.alloc(1024 * 16)
         self.bar_write(0x10, (self.queue >> 32).to_bytes(4, "big"))
         self.bar_write(0x14, (self.queue & 0xFFFFFFFF).to_bytes(4, "big"))
@@ -74,8 +78,14 @@ class Driver:
         self.later.append(call)
 
     def run_deferred(self) -> None:
-        while self.later:
-            self.later.pop(0)()  # type: ignore[operator]
+        """All turns that were asked for; not from within one, as in the loop."""
+        if not self._deferring:
+            self._deferring = True
+            try:
+                while self.later:
+                    self.later.pop(0)()  # type: ignore[operator]
+            finally:
+                self._deferring = False
 
     # ---- memory and registers ----
 
@@ -90,6 +100,8 @@ class Driver:
 
     def bar_write(self, offset: int, data: bytes) -> None:
         self.board.bar0.write(offset, data)
+        if self.at_once:
+            self.run_deferred()
 
     # ---- commands ----
 

@@ -1,17 +1,21 @@
 """The board: joins host interface, command queue, registers, firmware, cable and clock of one card.
 
 It is the only place where effects are carried out, in the order in which the firmware listed them, before the next
-event is handed over. A failure of the firmware itself stops this card only: its trace ring is written to the log and
-its health registers tell the host.
+event is handed over. What a guest or a peer may make long is done in turns: packets wait in an inbox, commands in their
+slots, the firmware's own work in the firmware, and a turn takes from each until its time is up. While the cable or the
+inbox is full, the firmware does not send; it goes on receiving, so two full cards cannot wait for each other.
+
+A failure of the firmware itself stops this card only: its trace ring is written to the log and its health registers
+tell the host.
 """
 
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from vhca.chip.bar0 import Bar0
-from vhca.chip.command_queue import CommandQueue
+from vhca.chip.command_queue import CommandQueue, Fetch
 from vhca.chip.device_memory import DeviceMemory
 from vhca.chip.init_segment import INTERFACE_SOFTWARE_RESET, LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
 from vhca.hw.effects import (
@@ -35,6 +39,14 @@ from vhca.wire.packet import Packet
 log = logging.getLogger(__name__)
 
 TRACE_RING_LINES = 2000
+# Length of a card's turn by the clock, and its pieces at the most (a clock that stands still does not end a turn).
+TURN_NS: Final = 500_000
+TURN_PIECES: Final = 256
+# Packets that are handed over before commands and sending have their turn.
+INBOX_PIECES: Final = 16
+# An inbox with more than this is full; what it takes beyond that is only what was under way.
+INBOX_BYTES: Final = 1 << 20
+INBOX_PACKETS: Final = 512
 SYNDROME_ASSERT = 0x1
 RECOVERY_REQUIRED = 0x80
 
@@ -48,6 +60,11 @@ class Cable(Protocol):
 
     def set_enabled(self, enabled: bool) -> None:
         """Switch the transmitter at this end on or off."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """True while what was sent has not got far enough: the sender holds back."""
         ...
 
 
@@ -105,13 +122,15 @@ class Board:
         self._socket = _Socket(memory, self._device_memory.ram, info, self._trace)
         self._links: dict[int, bool] = {}
         self._busy = False
-        self._draining = False
+        self._turn_waits = False
+        # What came in while a step was under way: a step that waits for DMA by message lets the host's accesses in.
         self._waiting: deque[Callable[[], None]] = deque()
-        # Packets of the card to itself, and command slots that were rung, which wait for their turns.
-        self._turned: deque[tuple[int, Packet]] = deque()
-        self._turning = False
+        self._link_changes: deque[LinkChange] = deque()
+        self._inbox: deque[tuple[int, Packet]] = deque()
+        self._inbox_bytes = 0
+        # Command slots that were rung, and the command whose mailboxes are being fetched.
         self._rung = 0
-        self._command_waits = False
+        self._fetching: Fetch | None = None
         self.firmware: Firmware = image.power_up(self._socket)
 
     # ---- the outside ----
@@ -121,24 +140,39 @@ class Board:
         self._cables[port] = cable
 
     def packet_in(self, port: int, packet: Packet) -> None:
-        """A packet or burst arrived at `port`."""
-        self.event(PacketIn(port, packet))
+        """A packet or burst arrived at `port`; it waits in the inbox for the card's turn."""
+        self._inbox.append((port, packet))
+        self._inbox_bytes += len(packet.payload)
+        self._ask_for_turn()
+
+    @property
+    def full(self) -> bool:
+        """True while the inbox has so much in it that the cable should hold its packets back."""
+        return self._inbox_bytes > INBOX_BYTES or len(self._inbox) > INBOX_PACKETS
 
     def link_change(self, port: int, up: bool) -> None:
         """The physical link of `port` went up or down."""
         self._links[port] = up
-        self.event(LinkChange(port, up))
+        if self._busy:
+            # Not with what the host did meanwhile: a reset does not undo it.
+            self._link_changes.append(LinkChange(port, up))
+        else:
+            self._handle(LinkChange(port, up))
 
     def reset(self, reason: str) -> None:
         """Power cycle, function level reset, reset by the driver or loss of the host."""
         if self._busy:
             self._waiting.append(lambda: self.reset(reason))
+            self._ask_for_turn()
             return
         self.log.info("reset: %s", reason)
         self.segment.reset()
         self.bar0.reset()
-        self._turned.clear()
+        self._waiting.clear()
+        self._inbox.clear()
+        self._inbox_bytes = 0
         self._rung = 0
+        self._fetching = None
         self._device_memory.reset()
         self._commands.reset()
         self.count["resets"] += 1
@@ -147,8 +181,8 @@ class Board:
             self.dead = False
             self.firmware = self._image.power_up(self._socket)
             for port, up in self._links.items():
-                self.event(LinkChange(port, up))
-        self.event(Reset(reason))
+                self._handle(LinkChange(port, up))
+        self._handle(Reset(reason))
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
@@ -156,18 +190,8 @@ class Board:
 
     def run_timers(self, now_ns: int) -> None:
         """See :class:`vhca.sim.loop.TimerSource`."""
-        if self.dead:
-            return
-        effects: Effects = []
-        self._busy = True
-        try:
-            self.firmware.on_timer(now_ns, effects)
-        except Exception:
-            self._die()
-        try:
-            self.execute(effects)
-        finally:
-            self._settle()
+        if not self.dead and not self._busy:
+            self._step(lambda effects: self.firmware.on_timer(now_ns, effects))
 
     def counters(self) -> dict[str, int]:
         """Counters of board and firmware by name."""
@@ -191,34 +215,76 @@ class Board:
         Where guest memory is reached by messages, a read of it lets the host's next accesses in: what they cause waits
         until the step under way is over.
         """
-        if self._busy:
-            self._waiting.append(lambda: self.event(event))
-            return
+        if self._busy or self._waiting:
+            self._waiting.append(lambda: self._handle(event))
+            self._ask_for_turn()
+        else:
+            self._handle(event)
+
+    def _handle(self, event: Event) -> None:
         if self.dead:
             self.count["events_after_death"] += 1
-            return
+        else:
+            self._step(lambda effects: self.firmware.handle(event, self._clock.now_ns(), effects))
+
+    def _step(self, run: Callable[[Effects], None]) -> None:
+        """One step of the firmware; no other begins before its effects are carried out."""
         effects: Effects = []
         self._busy = True
         try:
-            self.firmware.handle(event, self._clock.now_ns(), effects)
+            run(effects)
         except Exception:
             self._die()
         try:
             self.execute(effects)
         finally:
-            self._settle()
+            self._busy = False
+            if self.firmware.waiting():
+                self._ask_for_turn()
 
-    def _settle(self) -> None:
-        """End of a step: what came in meanwhile has its turn."""
-        self._busy = False
-        if self._draining:
-            return
-        self._draining = True
-        try:
-            while self._waiting:
+    def _ask_for_turn(self) -> None:
+        if not self._turn_waits:
+            self._turn_waits = True
+            self._defer(self._turn)
+
+    def _turn(self) -> None:
+        """The card's turn: packets, commands and the firmware's own work in rotation, until the time is up."""
+        self._turn_waits = False
+        now_ns = self._clock.now_ns
+        end = now_ns() + TURN_NS
+        for _ in range(TURN_PIECES):
+            worked = False
+            while self._link_changes:
+                self._handle(self._link_changes.popleft())
+            while self._waiting and now_ns() < end:
                 self._waiting.popleft()()
-        finally:
-            self._draining = False
+            for _ in range(min(len(self._inbox), INBOX_PIECES)):
+                worked = True
+                if not self._inbox or now_ns() >= end:
+                    break
+                port, packet = self._inbox.popleft()
+                self._inbox_bytes -= len(packet.payload)
+                self._handle(PacketIn(port, packet))
+            if self._fetching is not None or self._rung:
+                worked = True
+                self._command_piece()
+            if not self.dead and self.firmware.waiting() and not self._held_back():
+                worked = True
+                self._step(lambda effects: self.firmware.step(now_ns(), effects))
+            if not worked or now_ns() >= end:
+                break
+        if (
+            self._waiting
+            or self._inbox
+            or self._rung
+            or self._fetching is not None
+            or (not self.dead and self.firmware.waiting())
+        ):
+            self._ask_for_turn()
+
+    def _held_back(self) -> bool:
+        """May the firmware not send now, since a cable or, for packets to itself, the inbox is full?"""
+        return self.full or any(cable.full for cable in self._cables.values())
 
     def execute(self, effects: Effects) -> None:
         """Carry out effects in order."""
@@ -237,10 +303,7 @@ class Board:
                     self._transmit(effect)  # type: ignore[arg-type]
                 elif kind is Loopback:
                     back: Loopback = effect  # type: ignore[assignment]
-                    self._turned.append((back.port, back.packet))
-                    if not self._turning:
-                        self._turning = True
-                        self._defer(self._deliver_turned)
+                    self.packet_in(back.port, back.packet)
                 elif kind is RaiseIrq:
                     self._raise_irq(effect.vector)  # type: ignore[union-attr]
                 elif kind is CommandDone:
@@ -257,15 +320,6 @@ class Board:
                 self.count["dma_write_errors"] += 1
                 self._trace("dma_error", {"why": str(error)})
 
-    def _deliver_turned(self) -> None:
-        """Hand over what had turned round when the turn began: however many senders, none can outrun this queue."""
-        for _ in range(len(self._turned)):
-            if self._turned:
-                self.packet_in(*self._turned.popleft())
-        self._turning = bool(self._turned)
-        if self._turning:
-            self._defer(self._deliver_turned)
-
     def _transmit(self, effect: Transmit) -> None:
         cable = self._cables.get(effect.port)
         if cable is None:
@@ -280,6 +334,7 @@ class Board:
 
     def _set_queue_address(self, address: int) -> None:
         self._commands.reset()
+        self._fetching = None
         self._commands.address = address
 
     def _interface_written(self, state: int) -> None:
@@ -290,26 +345,29 @@ class Board:
             self.event(InterfaceChange(state))
 
     def _command_doorbell(self, mask: int) -> None:
-        if self._busy:
-            self._waiting.append(lambda: self._command_doorbell(mask))
-            return
         self._rung |= mask & (1 << (1 << LOG_COMMAND_SLOTS)) - 1
-        if not self._command_waits:
-            self._run_command()
-
-    def _run_command(self) -> None:
-        """One command at a time, lowest slot first: others have their turn between the commands of a long row."""
-        self._command_waits = False
-        if not self._rung:
-            return
-        slot = (self._rung & -self._rung).bit_length() - 1
-        self._rung &= self._rung - 1
         if self._rung:
-            self._command_waits = True
-            self._defer(self._run_command)
-        fetched = self._commands.fetch(slot)
-        if fetched is not None:
-            self.event(CommandPosted(slot, *fetched))
+            self._ask_for_turn()
+
+    def _command_piece(self) -> None:
+        """Fetch some mailboxes of a command, or run it once it is complete; lowest slot first, one at a time."""
+        if self._fetching is None:
+            slot = (self._rung & -self._rung).bit_length() - 1
+            self._rung &= self._rung - 1
+            self._fetching = self._commands.fetch(slot)
+        fetch = self._fetching
+        self._busy = True
+        try:
+            done = fetch.go_on()
+        finally:
+            self._busy = False
+        if fetch is not self._fetching:
+            # The host moved the queue while it was read.
+            self._commands.pending.pop(fetch.slot, None)
+        elif done:
+            self._fetching = None
+            if fetch.command is not None:
+                self._handle(CommandPosted(fetch.slot, *fetch.command))
 
     def _trace(self, what: str, details: Mapping[str, object]) -> None:
         now = self._clock.now_ns()

@@ -1,12 +1,13 @@
 """The command queue: entries and mailbox chains in guest memory become command bytes, and outputs go back.
 
 Assumes nothing about the guest: every pointer, number and length is checked, each block is copied once, and the
-addresses of the output chain are taken when the command is fetched. A malformed entry is answered with the delivery
-status the PRM names for it.
+addresses of the output chain are taken when the command is fetched. Fetching is cut into pieces, since 16 MiB of input
+are 32,768 mailboxes. A malformed entry is answered with the delivery status the PRM names for it.
 """
 
 import logging
 import struct
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,8 @@ INLINE_BYTES: Final = 16
 BLOCK_DATA_BYTES: Final = 512
 BLOCK_BYTES: Final = 576
 MAX_MESSAGE_BYTES: Final = 16 << 20
+# Mailboxes that are copied in one go.
+BLOCKS_PER_PIECE: Final = 128
 # No command answers with more.
 MAX_OUTPUT_BYTES: Final = 1 << 20
 # Complaints that are logged one by one; of the others, each time their number has doubled.
@@ -50,6 +53,29 @@ class Pending:
     blocks: list[int]
 
 
+class Fetch:
+    """A command that is being copied, some mailboxes at a time.
+
+    :ivar command: input bytes and size of the output buffer, once it is there; None if there is nothing to run.
+    """
+
+    __slots__ = ("_steps", "command", "slot")
+
+    def __init__(self, slot: int, steps: Generator[None, None, tuple[bytes, int] | None]) -> None:
+        self.slot = slot
+        self._steps = steps
+        self.command: tuple[bytes, int] | None = None
+
+    def go_on(self) -> bool:
+        """Copy the next mailboxes; True if that was the end."""
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            self.command = end.value
+            return True
+        return False
+
+
 class DeliveryError(Exception):
     """The entry or a mailbox is malformed; `status` is the delivery status."""
 
@@ -76,8 +102,12 @@ class CommandQueue:
         self.address = 0
         self.pending.clear()
 
-    def fetch(self, slot: int) -> tuple[bytes, int] | None:
-        """Copy the command in `slot`: its input and the size of its output buffer.
+    def fetch(self, slot: int) -> "Fetch":
+        """Begin to copy the command in `slot`; see :class:`Fetch`."""
+        return Fetch(slot, self._steps(slot))
+
+    def _steps(self, slot: int) -> Generator[None, None, tuple[bytes, int] | None]:
+        """Copy a command in pieces: its input and the size of its output buffer.
 
         None if the slot holds no command for the device, or a malformed one, which is answered here.
         """
@@ -95,7 +125,7 @@ class CommandQueue:
             self.not_owned += 1
             return None
         try:
-            return self._fetch(slot, addr, raw)
+            return (yield from self._fetch(slot, addr, raw))
         except (DeliveryError, DmaError) as error:
             self.malformed += 1
             status = error.status if isinstance(error, DeliveryError) else INPUT_POINTER_ERROR
@@ -103,7 +133,7 @@ class CommandQueue:
             self._write(addr + 0x3F, bytes((status << 1,)))
             return None
 
-    def _fetch(self, slot: int, addr: int, raw: bytes) -> tuple[bytes, int]:
+    def _fetch(self, slot: int, addr: int, raw: bytes) -> Generator[None, None, tuple[bytes, int]]:
         kind, in_size, in_pointer, inline, out_pointer, out_size, token, _, _ = _ENTRY.unpack(raw)
         if kind != TYPE_PCIE:
             raise DeliveryError(DESCRIPTOR_ERROR, f"transport type {kind:#x}, not {TYPE_PCIE:#x}")
@@ -120,19 +150,24 @@ class CommandQueue:
             parts.append(block[: min(left, BLOCK_DATA_BYTES)])
             left -= BLOCK_DATA_BYTES
             number += 1
-        blocks = self._output_chain(out_pointer, out_size, token)
+            if not number % BLOCKS_PER_PIECE:
+                yield
+        blocks: list[int] = []
+        pointer = out_pointer
+        for number in range(-(-(out_size - INLINE_BYTES) // BLOCK_DATA_BYTES)):
+            pointer = self._output_block(pointer, number, token, blocks)
+            if not (number + 1) % BLOCKS_PER_PIECE:
+                yield
         self.pending[slot] = Pending(addr, out_size, blocks)
         return b"".join(parts), out_size
 
-    def _output_chain(self, pointer: int, out_size: int, token: int) -> list[int]:
-        blocks: list[int] = []
-        for number in range(-(-(out_size - INLINE_BYTES) // BLOCK_DATA_BYTES)):
-            if pointer & 0x1FF or not pointer:
-                raise DeliveryError(OUTPUT_POINTER_ERROR, f"output mailbox at {pointer:#x}")
-            blocks.append(pointer)
-            tail = self._memory.read(pointer + _TAIL_OFFSET, BLOCK_BYTES - _TAIL_OFFSET)
-            pointer = self._check_tail(bytes(_TAIL_OFFSET) + tail, number, token)
-        return blocks
+    def _output_block(self, pointer: int, number: int, token: int, blocks: list[int]) -> int:
+        """Take the address of an output mailbox; return where the next one is."""
+        if pointer & 0x1FF or not pointer:
+            raise DeliveryError(OUTPUT_POINTER_ERROR, f"output mailbox at {pointer:#x}")
+        blocks.append(pointer)
+        tail = self._memory.read(pointer + _TAIL_OFFSET, BLOCK_BYTES - _TAIL_OFFSET)
+        return self._check_tail(bytes(_TAIL_OFFSET) + tail, number, token)
 
     def _read_block(self, pointer: int, status: int) -> bytes:
         if pointer & 0x1FF or not pointer:
@@ -152,7 +187,8 @@ class CommandQueue:
         """Write the output of the command in `slot`, then hand the entry back; unknown slots are an error of ours."""
         pending = self.pending.pop(slot, None)
         if pending is None:
-            log.error("completion of command slot %d, which is not under way", slot)
+            # The host has given the queue another address while the command ran.
+            self._complain("command slot %d: its queue has gone, the output is lost", slot)
             return
         output = output[: pending.out_size].ljust(pending.out_size, b"\0")
         self._write(pending.entry_addr + 0x20, output[:INLINE_BYTES])

@@ -115,7 +115,11 @@ class Rack:
             image,
             lambda on: self.loop.call_soon(lambda: port.set_enabled(on)),
         )
-        port.attach(lambda packet: card.board.packet_in(1, packet), lambda up: card.board.link_change(1, up))
+        port.attach(
+            lambda packet: card.board.packet_in(1, packet),
+            lambda up: card.board.link_change(1, up),
+            lambda: card.board.full,
+        )
         port.set_enabled(False)
         card.plug(1, port)
         return card

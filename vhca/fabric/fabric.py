@@ -41,6 +41,7 @@ class FabricPort:
         self._end: LinkEnd = link.a
         self._receive: Callable[[Packet], None] | None = None
         self._link_changed: Callable[[bool], None] | None = None
+        self._card_full: Callable[[], bool] | None = None
         self._end.attach(self, enabled=False)
 
     @property
@@ -48,8 +49,17 @@ class FabricPort:
         """True while the physical link is up."""
         return self.link.up
 
-    def attach(self, receive: Callable[[Packet], None], link_changed: Callable[[bool], None] | None = None) -> None:
-        """Plug a card in and switch its transmitter on; `link_changed` hears soon that the link is up."""
+    def attach(
+        self,
+        receive: Callable[[Packet], None],
+        link_changed: Callable[[bool], None] | None = None,
+        full: Callable[[], bool] | None = None,
+    ) -> None:
+        """Plug a card in and switch its transmitter on; `link_changed` hears soon that the link is up.
+
+        While `full` says so, data for the card waits on the cable.
+        """
+        self._card_full = full
         self._receive = receive
         self._link_changed = link_changed
         self._end.set_enabled(True)
@@ -59,6 +69,7 @@ class FabricPort:
         self._end.set_enabled(False)
         self._receive = None
         self._link_changed = None
+        self._card_full = None
 
     def set_enabled(self, enabled: bool) -> None:
         """Switch the card's transmitter on or off, as a reset does; the other end sees the link go."""
@@ -71,6 +82,15 @@ class FabricPort:
     def send(self, packet: Packet) -> None:
         """Send a packet or burst into the fabric."""
         self._end.send(packet)
+
+    @property
+    def full(self) -> bool:
+        """True while what was sent has not got far: the card holds back."""
+        return self._end.full
+
+    def blocked(self, packet: Packet) -> bool:
+        """See :class:`vhca.fabric.link.Endpoint`; management passes a full card's data."""
+        return packet.vl != MANAGEMENT_VL and self._card_full is not None and self._card_full()
 
     def receive(self, packet: Packet) -> None:
         """See :class:`vhca.fabric.link.Endpoint`."""

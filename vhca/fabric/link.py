@@ -1,16 +1,25 @@
 """A cable: joins two ports, keeps packets in order, and can be tapped, damaged and pulled.
 
 Assumes one thread. Delivery is never re-entrant: what is sent now arrives in a later turn of the loop, in order per
-direction. Bursts travel whole unless rules are active. The link is up while the cable is plugged and both ends are
-enabled; each change is told to both ends.
+direction, so many packets a turn. An end that is full keeps what is sent to it on the cable, as a receiver without
+credits does (7.9): nothing is lost, and a sender that asks :attr:`LinkEnd.full` holds back. Bursts travel whole unless
+rules are active. The link is up while the cable is plugged and both ends are enabled; each change is told to both ends.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from vhca.fabric.faults import FaultInjector
 from vhca.wire.packet import Packet
+
+# Packets that one turn hands over.
+PACKETS_PER_TURN: Final = 64
+# A cable with more than this on it is full; what is sent nevertheless was under way, or is management (VL 15).
+FULL_BYTES: Final = 1 << 20
+FULL_PACKETS: Final = 512
+# VL 15 has no flow control: what a full cable cannot take is gone (7.9.1).
+MANAGEMENT_VL: Final = 15
 
 CallSoon = Callable[[Callable[[], None]], None]
 CallLater = Callable[[int, Callable[[], None]], None]
@@ -27,6 +36,10 @@ class Endpoint(Protocol):
         """The physical link came up or went down."""
         ...
 
+    def blocked(self, packet: Packet) -> bool:
+        """True if the receiver cannot take this packet now: it stays on the cable, and what is behind it, too."""
+        ...
+
 
 Tap = Callable[["LinkEnd", Packet], None]
 """Sees each packet or burst as it is put on the cable, with the end that sent it."""
@@ -35,7 +48,7 @@ Tap = Callable[["LinkEnd", Packet], None]
 class LinkEnd:
     """One end of a cable; `send` goes to the other one."""
 
-    __slots__ = ("_draining", "_queue", "enabled", "endpoint", "faults", "link", "name", "other")
+    __slots__ = ("_bytes", "_draining", "_queue", "enabled", "endpoint", "faults", "link", "name", "other")
 
     def __init__(self, link: "Link", name: str) -> None:
         self.link = link
@@ -45,12 +58,19 @@ class LinkEnd:
         self.faults: FaultInjector | None = None
         self.other: LinkEnd = self
         self._queue: deque[Packet] = deque()
+        self._bytes = 0
         self._draining = False
 
     @property
     def up(self) -> bool:
         """Tell whether packets pass."""
         return self.link.up
+
+    @property
+    def full(self) -> bool:
+        """True while so much is on the cable toward the other end that the sender should hold back."""
+        other = self.other
+        return other._bytes > FULL_BYTES or len(other._queue) > FULL_PACKETS
 
     def attach(self, endpoint: Endpoint, enabled: bool = True) -> None:
         """Plug in; an enabled end may bring the link up."""
@@ -94,22 +114,28 @@ class LinkEnd:
 
     def _put(self, packet: Packet) -> None:
         link = self.link
+        if packet.vl == MANAGEMENT_VL and self.full:
+            link.dropped["vl15"] += packet.count
+            return
         for tap in link.taps:
             tap(self, packet)
-        self.other._queue.append(packet)
-        if not self.other._draining:
-            self.other._draining = True
-            link.call_soon(self.other._drain)
+        other = self.other
+        other._queue.append(packet)
+        other._bytes += len(packet.payload)
+        if not other._draining:
+            other._draining = True
+            link.call_soon(other._drain)
 
     def _drain(self) -> None:
-        """Hand over what was queued when the turn began; what is sent meanwhile waits for the next turn."""
+        """Hand over what was queued when the turn began, a bounded number; the rest waits for the next turn."""
         queue = self._queue
         endpoint = self.endpoint
         try:
-            for _ in range(len(queue)):
-                if not queue:
-                    break  # the link went down on the way
+            for _ in range(min(len(queue), PACKETS_PER_TURN)):
+                if not queue or (endpoint is not None and endpoint.blocked(queue[0])):
+                    break  # the link went down on the way, or the receiver is full
                 packet = queue.popleft()
+                self._bytes -= len(packet.payload)
                 if endpoint is not None:
                     endpoint.receive(packet)
         finally:
@@ -122,6 +148,7 @@ class LinkEnd:
         """Lose what is on the way to this end."""
         self.link.dropped["link_down"] += sum(packet.count for packet in self._queue)
         self._queue.clear()
+        self._bytes = 0
         if self.faults is not None:
             self.faults.flush()
 

@@ -11,18 +11,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from vhca.fabric.general_services import GeneralServices
 from vhca.fabric.link import CallSoon
-from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, is_multicast
+from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, data_words, is_multicast
 from vhca.fabric.switch_agent import SwitchAgent
-from vhca.management.performance import data_words
-from vhca.management.subnet import SMP_CLASSES, for_agent, is_answered
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import MAD_BYTES, Smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
 
 MAX_HOPS: Final = 63
+_SMP_CLASSES: Final = (madwire.CLASS_SUBN_LID, madwire.CLASS_SUBN_DR)
 
 
 class Switch:
@@ -39,7 +37,6 @@ class Switch:
         # MLID -> set of ports, as a bit mask
         self.mft: dict[int, int] = {}
         self.agent = SwitchAgent(self)
-        self.services = GeneralServices(self)
         self.management: Callable[[Packet], None] | None = None
 
     @property
@@ -71,10 +68,21 @@ class Switch:
         """A packet from whoever sits on port 0 (subnet manager, agents)."""
         self.receive(self.ports[0], packet)
 
+    def blocked(self, port: SwitchPort, packet: Packet) -> bool:
+        """True if a cable that this packet leaves by is full: it waits on the cable of its arrival (7.9)."""
+        if packet.vl == MANAGEMENT_VL:
+            return False
+        dlid = packet.dlid
+        if not is_multicast(dlid):
+            number = self.lft[dlid] if dlid < len(self.lft) else 0xFF
+            return number < len(self.ports) and number != port.number and self.ports[number].full
+        mask = self.mft.get(dlid, 0)
+        return any(out.full for out in self.ports if mask >> out.number & 1 and out is not port)
+
     def receive(self, port: SwitchPort, packet: Packet) -> None:
         """A packet or burst arrived at `port`."""
         words = data_words(packet)
-        port.counters.received(packet, words)
+        port.count_in(packet, words)
         if not packet.good:
             port.counters.rcv_errors += packet.count
             port.drop(packet, "bad_crc")
@@ -96,8 +104,7 @@ class Switch:
         if out is port:
             self._relay_error(port, packet, "loop")
         elif out.number == 0:
-            if not self.services.take(port, packet):
-                self._deliver_to_management(port, packet)
+            self._deliver_to_management(port, packet)
         else:
             self._transmit_data(port, out, packet, words)
 
@@ -153,7 +160,6 @@ class Switch:
         if management is None:
             port.drop(packet, "no_manager")
         else:
-            self.ports[0].counters.sent(packet, data_words(packet))
             self.call_soon(lambda: management(packet))
 
     # SMPs
@@ -161,7 +167,7 @@ class Switch:
     def _receive_smp(self, port: SwitchPort, packet: Packet, words: int) -> None:
         payload = packet.payload
         is_send = packet.service == UD and packet.op == SEND and packet.count == 1
-        if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in SMP_CLASSES:
+        if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in _SMP_CLASSES:
             port.counters.vl15_dropped += packet.count
             port.drop(packet, "bad_smp")
         elif payload[1] == madwire.CLASS_SUBN_DR:
@@ -242,12 +248,12 @@ class Switch:
 
     def _smp_arrived(self, port: SwitchPort, packet: Packet) -> None:
         """An SMP for this switch: requests are for its agent, everything else for the manager on port 0."""
-        if not for_agent(packet.payload):
+        if not self.agent.owns(packet.payload):
             self._deliver_to_management(port, packet)
             return
         reply = self.agent.handle(port, packet.payload)
         if reply is None:
-            if is_answered(packet.payload[3]):
+            if packet.payload[3] != madwire.METHOD_TRAP_REPRESS:
                 port.drop(packet, "smp_no_reply")
             return
         answer = replace(packet, payload=reply, dlid=packet.slid, slid=self.lid or PERMISSIVE_LID)

@@ -51,7 +51,10 @@ class Firmware(Protocol):
     """The program on the board."""
 
     def handle(self, event: Event, now_ns: int, out: Effects) -> None:
-        """Digest one event; append what must happen, in order. Never raises for anything a guest or peer sent."""
+        """Digest one event; append what must happen, in order. Never raises for anything a guest or peer sent.
+
+        A bounded piece of work: what a host may make long waits for :meth:`step`.
+        """
         ...
 
     def next_deadline(self) -> int | None:
@@ -60,6 +63,17 @@ class Firmware(Protocol):
 
     def on_timer(self, now_ns: int, out: Effects) -> None:
         """Run everything that is due at `now_ns`."""
+        ...
+
+    def waiting(self) -> bool:
+        """True if there is work for :meth:`step`."""
+        ...
+
+    def step(self, now_ns: int, out: Effects) -> None:
+        """Do one bounded piece (well below a millisecond) of the work that events and timers have asked for.
+
+        It sends: while the cable or the board's inbox is full, the board does not ask for it.
+        """
         ...
 
     def counters(self) -> Mapping[str, int]:

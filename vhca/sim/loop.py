@@ -1,7 +1,10 @@
 """The event loop of a rack: one thread that serves sockets, timers and calls from other threads.
 
-Raw selectors, no coroutines: a wake-up costs about 1.5 us. Work that was asked for with :meth:`Loop.call_soon` runs
-before the loop looks at sockets again, in order. A callback that raises is logged and counted; the loop goes on.
+Raw selectors, no coroutines: a wake-up costs about 1.5 us. This is the one scheduler of a rack: whatever has more to do
+than a moment's work does a bounded piece of it (well below a millisecond) and asks for another turn with
+:meth:`Loop.call_soon`. Turns are given in the order in which they were asked for, for :data:`SLICE_NS` by the clock;
+then timers and sockets are looked at. So a card that is idle waits for a slice, whatever the others do. A callback that
+raises is logged and counted; the loop goes on.
 """
 
 import contextlib
@@ -21,7 +24,8 @@ from vhca.sim.clock import Clock, RealClock
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-READY_BUDGET: Final = 128
+# Turns are given for so long before timers and sockets are looked at again.
+SLICE_NS: Final = 2_000_000
 # Failures that are logged one by one; of the others, each time their number has doubled.
 PATIENCE: Final = 100
 FAILED_ROUND_PAUSE_S: Final = 0.01
@@ -96,7 +100,7 @@ class Loop:
         self._timers.append(source)
 
     def call_soon(self, fn: Callable[[], None]) -> None:
-        """Run `fn` in this loop before the next wait. Loop thread only."""
+        """Run `fn` in a turn of this loop, behind those that wait already. Loop thread only."""
         self._ready.append(fn)
 
     def call_threadsafe(self, fn: Callable[[], None]) -> None:
@@ -186,7 +190,7 @@ class Loop:
             raise
 
     def run_once(self, max_wait_ns: int | None = None) -> None:
-        """One round: timers, waiting calls, then sockets (waiting for the next deadline at most)."""
+        """One round: timers, a slice of turns, then sockets (waiting for the next deadline at most)."""
         self._run_due()
         self._run_ready()
         timeout = self._timeout(max_wait_ns)
@@ -197,8 +201,6 @@ class Loop:
                 now = watched.get(key.fd) if events & event else None
                 if now is not None and event in now.data:
                     self._guard(now.data[event])
-            # What a socket's messages caused goes first: it is older than what other sockets hold.
-            self._run_ready()
         for _ in range(len(self._foreign)):
             self._guard(self._foreign.popleft())
 
@@ -249,12 +251,16 @@ class Loop:
         return None if wait is None else wait / 1e9
 
     def _run_ready(self) -> None:
-        """What was asked for, and what that asks for, up to a budget: then sockets and timers get their turn."""
+        """A slice of turns: those that were asked for, and those that these ask for, until the time is up."""
         ready = self._ready
-        budget = READY_BUDGET
-        while ready and budget:
-            budget -= 1
+        if not ready:
+            return
+        now_ns = time.monotonic_ns
+        end = now_ns() + SLICE_NS
+        while ready:
             self._guard(ready.popleft())
+            if now_ns() >= end:
+                return
 
     def _guard(self, fn: Callable[[], None]) -> None:
         try:

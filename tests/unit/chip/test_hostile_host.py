@@ -3,6 +3,8 @@
 import pytest
 
 from tests.support.driver import CommandFailed, Driver
+from vhca.chip.board import TURN_NS
+from vhca.chip.command_queue import BLOCKS_PER_PIECE
 from vhca.hw.effects import Loopback
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -59,7 +61,20 @@ def test_a_driver_name_cannot_write_lines_of_its_own_into_the_log(driver: Driver
     assert line.isprintable()
 
 
-def test_a_row_of_commands_is_run_one_at_a_time(driver: Driver) -> None:
+class StoppedClock:
+    """Every look at it finds the time of a turn used up."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def now_ns(self) -> int:
+        self.now += TURN_NS
+        return self.now
+
+
+def test_a_row_of_commands_is_run_one_a_turn_when_time_is_short(driver: Driver) -> None:
+    driver.at_once = False
+    driver.board._clock = StoppedClock()
     entries = []
     for slot in range(4):
         entry = bytearray(64)
@@ -68,10 +83,38 @@ def test_a_row_of_commands_is_run_one_at_a_time(driver: Driver) -> None:
         driver.memory.write(driver.queue + slot * 64, entry)
         entries.append(driver.queue + slot * 64 + 0x3F)
     driver.bar_write(0x18, bytes((0, 0, 0, 0xF)))
-    assert [driver.memory.read(at, 1)[0] for at in entries] == [0, 1, 1, 1]
-    driver.run_deferred()
+    for done in range(4):
+        assert [driver.memory.read(at, 1)[0] for at in entries] == [0] * done + [1] * (4 - done)
+        driver.later.pop(0)()  # type: ignore[operator]
     assert [driver.memory.read(at, 1)[0] for at in entries] == [0, 0, 0, 0]
     assert not driver.later
+
+
+def test_the_mailboxes_of_a_long_command_are_fetched_in_pieces(driver: Driver) -> None:
+    driver.at_once = False
+    driver.board._clock = StoppedClock()
+    blocks = 4 * BLOCKS_PER_PIECE
+    data = bytes.fromhex("0bad").ljust(16 + blocks * 512, b"\0")
+    entry = driver.post(data, 16)
+    turns = 0
+    while driver.memory.read(entry + 0x3F, 1)[0]:
+        driver.later.pop(0)()  # type: ignore[operator]
+        turns += 1
+    assert turns == 5
+    assert driver.memory.read(entry + 0x20, 1)[0] == Status.BAD_OP
+
+
+def test_a_queue_that_moves_while_a_command_is_fetched_forgets_the_command(driver: Driver) -> None:
+    driver.at_once = False
+    driver.board._clock = StoppedClock()
+    driver.post(bytes.fromhex("0bad").ljust(16 + 3 * BLOCKS_PER_PIECE * 512, b"\0"), 16)
+    driver.later.pop(0)()  # type: ignore[operator]
+    driver.bar_write(0x14, (driver.queue & 0xFFFFFFFF).to_bytes(4, "big"))
+    driver.run_deferred()
+    driver.board._clock = driver.clock
+    driver.at_once = True
+    assert driver.memory.read(driver.queue + 0x3F, 1)[0] == 1
+    assert driver.raw(bytes.fromhex("0bad") + bytes(14))[0] == Status.BAD_OP
 
 
 def test_malformed_commands_do_not_fill_the_log(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
@@ -84,6 +127,7 @@ def test_malformed_commands_do_not_fill_the_log(driver: Driver, caplog: pytest.L
 
 def test_packets_of_a_card_to_itself_take_turns(driver: Driver) -> None:
     packet = Packet(dlid=1, slid=1, service=0, op=0, dest_qp=0x99, psn=0)
+    driver.at_once = False
     driver.board.execute([Loopback(1, packet)] * 50)
     assert len(driver.later) == 1
     driver.run_deferred()

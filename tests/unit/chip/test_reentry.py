@@ -41,3 +41,5 @@ def test_a_reset_during_a_step_waits_for_its_end() -> None:
     board.bar0.write(driver.uar * 4096 + 0x40, bytes((9, 0, 0, 0)))
     board.firmware.handle = handle  # type: ignore[method-assign]
     assert seen[0] == 0
+    driver.run_deferred()
+    assert board.count["resets"] == 1

@@ -23,6 +23,10 @@ class Turns:
     def call_soon(self, fn: Callable[[], None]) -> None:
         self._queue.append(fn)
 
+    def one(self) -> None:
+        """One turn, of the one that has waited longest."""
+        self._queue.popleft()()
+
     def run(self, limit: int = 200_000) -> None:
         for _ in range(limit):
             if not self._queue:

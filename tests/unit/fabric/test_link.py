@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.unit.fabric.bench import Bench, Turns
 from vhca.fabric.faults import Action, Fault, FaultInjector
-from vhca.fabric.link import Link
+from vhca.fabric.link import FULL_BYTES, FULL_PACKETS, PACKETS_PER_TURN, Link
 from vhca.wire.packet import RC, SEND, WRITE, Packet
 
 
@@ -14,6 +14,10 @@ class End:
         self.inbox: list[Packet] = []
         self.changes: list[bool] = []
         self.echo: Link | None = None
+        self.full = False
+
+    def blocked(self, packet: Packet) -> bool:
+        return self.full
 
     def receive(self, packet: Packet) -> None:
         self.inbox.append(packet)
@@ -166,3 +170,54 @@ def test_faults_of_a_fabric_port() -> None:
     assert b.inbox[-1].psn == 7
     bench.pass_time(0.001)
     assert b.inbox[-1].psn == 8
+
+
+def test_a_full_receiver_keeps_packets_on_the_cable_in_order() -> None:
+    bench = LinkBench()
+    bench.b.full = True
+    for psn in range(3):
+        bench.link.a.send(packet(psn))
+    for _ in range(5):
+        bench.turns.one()
+    assert bench.b.inbox == []
+    bench.b.full = False
+    bench.turns.run()
+    assert [item.psn for item in bench.b.inbox] == [0, 1, 2]
+    assert not bench.link.dropped
+
+
+def test_a_cable_tells_its_sender_when_it_is_full_by_bytes_and_by_packets() -> None:
+    for count, payload in ((FULL_PACKETS + 1, b""), (2, bytes(FULL_BYTES // 2 + 1))):
+        bench = LinkBench()
+        bench.b.full = True
+        for psn in range(count - 1):
+            bench.link.a.send(packet(psn, payload))
+        assert not bench.link.a.full
+        bench.link.a.send(packet(count, payload))
+        assert bench.link.a.full
+        assert not bench.link.b.full
+        # Management has no credits: it is lost, and counted, where data would wait.
+        bench.link.a.send(replace(packet(0), vl=15))
+        assert bench.link.dropped["vl15"] == 1
+        bench.b.full = False
+        bench.turns.run()
+        assert not bench.link.a.full
+        assert len(bench.b.inbox) == count
+
+
+def test_a_pulled_cable_is_empty() -> None:
+    bench = LinkBench()
+    bench.link.a.send(packet(0, bytes(FULL_BYTES + 1)))
+    assert bench.link.a.full
+    bench.link.set_plugged(False)
+    assert not bench.link.a.full
+
+
+def test_one_turn_hands_over_a_bounded_number() -> None:
+    bench = LinkBench()
+    for psn in range(PACKETS_PER_TURN + 1):
+        bench.link.a.send(packet(psn))
+    bench.turns.one()
+    assert len(bench.b.inbox) == PACKETS_PER_TURN
+    bench.turns.run()
+    assert len(bench.b.inbox) == PACKETS_PER_TURN + 1

@@ -1,0 +1,141 @@
+"""Work that a host can make long is done in turns: no step is longer than its budget, and nothing is lost between."""
+
+from firmware.objects import MulticastGroup
+from firmware.transport import engine, ud
+from firmware.transport.completion import FLUSH_BUDGET
+from firmware.transport.qp import SQER
+from tests.scenario.world import ERR, ST_UC, ST_UD, Card, CompletionQueue, End, World, pair
+from vhca.hw.effects import EntryWrite
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.wqe import WqeOpcode
+from vhca.wire.packet import SEND, UD, Grh, Packet
+
+LOG_DEEP = 11
+GID = bytes.fromhex("ff12401bffff0000") + bytes(7) + b"\x07"
+
+
+def deep_end(world: World, card: Card, service: int = 0) -> End:
+    return End(card, service, log_sq=LOG_DEEP, log_rq=LOG_DEEP, cq=CompletionQueue(card, log_size=LOG_DEEP + 1))
+
+
+def entries(card: Card) -> int:
+    """Completions and events that the steps since the last call wrote."""
+    written = sum(isinstance(effect, EntryWrite) for effect in card.effects)
+    card.effects.clear()
+    return written
+
+
+def test_a_full_ring_in_error_is_flushed_in_pieces_and_in_order() -> None:
+    world = World(64 << 20)
+    a, b = deep_end(world, world.a), End(world.b)
+    a.connect(b)
+    for _ in range(1 << LOG_DEEP):
+        a.post(WqeOpcode.NOP, ring=False)
+        a.post_recv()
+    entries(world.a)
+    assert a.apply(Op.QP_2ERR) == 0
+    a.ring()
+    assert entries(world.a) <= 3 * FLUSH_BUDGET
+    while world.a.turn():
+        assert entries(world.a) <= 2 * FLUSH_BUDGET
+    done = a.send_cq.poll()
+    assert len(done) == 2 << LOG_DEEP
+    for kind in {completion.kind for completion in done}:
+        assert [item.counter for item in done if item.kind == kind] == list(range(1 << LOG_DEEP))
+    assert {completion.syndrome for completion in done} == {5}
+
+
+def test_what_was_posted_before_an_error_is_flushed_even_if_the_queue_comes_back_early() -> None:
+    world = World(64 << 20)
+    a, b = deep_end(world, world.a, ST_UC), End(world.b, ST_UC)
+    a.connect(b)
+    b.connect(a)
+    place = a.buffer(8)
+    a.write(place, 8, 0, b.card.key, key=0x666600, ring=False)
+    posted = FLUSH_BUDGET * 3
+    for _ in range(posted):
+        a.write(place, 8, b.buffer(8), b.card.key, ring=False)
+    a.ring()
+    assert a.qp.state == SQER
+    assert a.apply(Op.SQERR2RTS_QP) == 0
+    last = a.write(place, 8, b.buffer(8), b.card.key)
+    world.settle()
+    done = a.send_cq.poll()
+    assert [item.syndrome for item in done] == [4] + [5] * posted + [0]
+    assert done[-1].counter == last
+
+
+def test_a_queue_pair_that_is_reset_while_it_is_flushed_reports_no_more() -> None:
+    world = World(64 << 20)
+    a, b = deep_end(world, world.a), End(world.b)
+    a.connect(b)
+    for _ in range(1 << LOG_DEEP):
+        a.post(WqeOpcode.NOP, ring=False)
+    assert a.apply(Op.QP_2ERR) == 0
+    assert a.apply(Op.QP_2RST) == 0
+    a.send_cq.poll()
+    world.settle()
+    assert a.send_cq.poll() == []
+
+
+def multicast(world: World, members: int, payload: bytes) -> tuple[list[End], Packet]:
+    group = [End(world.b, ST_UD) for _ in range(members)]
+    for end in group:
+        end.to_init()
+        end.to_rtr()
+        end.post_recv(end.buffer(128), 128)
+    world.b.hca.multicast[GID] = MulticastGroup(GID, [end.qp for end in group])
+    grh = Grh(bytes(16), GID, 0, 0, 1)
+    return group, Packet(0xC001, 1, UD, SEND, ud.MULTICAST_QPN, 0, payload, grh=grh, pkey=0xFFFF, qkey=0x1234)
+
+
+def test_a_large_group_gets_its_copies_in_pieces_and_in_order() -> None:
+    world = World(16 << 20)
+    group, packet = multicast(world, 3 * ud.COPY_BUDGET, b"one")
+    world.b.step(lambda: engine.packet_in(world.b.hca, 1, packet))
+    done = [end for end in group if end.recv_cq.poll()]
+    assert len(done) == ud.COPY_BUDGET
+    late = group[-1]
+    late.post_recv(late.buffer(128), 128)
+    world.b.step(lambda: engine.packet_in(world.b.hca, 1, packet))
+    assert not late.recv_cq.poll(), "the second datagram must not overtake the first"
+    world.settle()
+    assert len(late.recv_cq.poll()) == 2
+    assert all(end.recv_cq.poll() for end in group if end is not late and end not in done)
+    assert not world.b.hca.copies
+
+
+def test_datagrams_to_groups_that_wait_for_their_copies_are_bounded() -> None:
+    world = World(16 << 20)
+    _, packet = multicast(world, 2 * ud.COPY_BUDGET, b"one")
+    for _ in range(ud.MAX_COPYING + 5):
+        world.b.step(lambda: engine.packet_in(world.b.hca, 1, packet))
+    assert len(world.b.hca.copies) == ud.MAX_COPYING
+    assert world.b.hca.count["rx_drop_multicast_backlog"] == 5
+
+
+def test_queues_take_turns() -> None:
+    world, a, b = pair(world=World(64 << 20))
+    c, d = End(world.a), End(world.b)
+    c.connect(d)
+    d.connect(c)
+    size = 4 << 20
+    a.write(a.buffer(size), size, b.buffer(size), b.card.key)
+    c.write(c.buffer(8), 8, d.buffer(8), d.card.key)
+    world.settle()
+    assert [item.good for item in a.send_cq.poll() + c.send_cq.poll()] == [True, True]
+    lines = [line for line in world.ladder if "->" in line]
+    small = next(number for number, line in enumerate(lines) if " 8 B" in line)
+    assert small < len(lines) - 1, "the short message waited for the end of the long one"
+
+
+def test_unfinished_work_of_a_queue_pair_in_error_is_dropped() -> None:
+    world, a, _ = pair()
+    a.post(WqeOpcode.NOP, ring=False)
+    world.a.memory.write(a.dbr + 4, (1).to_bytes(4, "big"))
+    world.a.step(lambda: engine.ring(world.a.hca, a.qp))
+    assert world.a.hca.turns
+    a.apply(Op.QP_2ERR)
+    assert a.qp.state == ERR
+    world.settle()
+    assert [item.syndrome for item in a.send_cq.poll()] == [5]
