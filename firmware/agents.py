@@ -8,23 +8,22 @@ from typing import Final
 
 from firmware.hca import Hca
 from firmware.mads.packets import reply_packet, trap_packet
-from firmware.mads.pma import Pma, PortCounters
 from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
 from firmware.port import Port
 from firmware.queues import post_event
 from firmware.timers import Timer, TimerHeap
-from firmware.transport.port import transmit
+from firmware.transport.port import pkeys_match, transmit
 from vhca.hw.effects import LinkControl
-from vhca.wire.ib import wire_size_bytes
-from vhca.wire.mad import CLASS_PERF, CLASS_SUBN_DR, CLASS_SUBN_LID
-from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
+from vhca.management.performance import PerformanceAgent, PortCounters, data_words
+from vhca.management.refusal import refusal
+from vhca.wire.mad import CLASS_PERF, CLASS_SUBN_DR, CLASS_SUBN_LID, METHOD_GET, METHOD_SET, QP1_QKEY
+from vhca.wire.packet import Packet
 
 EVENT_PORT_CHANGE: Final = 0x09
 LINK_TRAINING_NS: Final = 2_000_000_000
 EQE_PORT_OFFSET: Final = 8
-# PortXmitData and PortRcvData leave the VCRC out (16.1.3.5).
-VCRC_BYTES: Final = 2
+_SMP_CLASSES: Final = (CLASS_SUBN_LID, CLASS_SUBN_DR)
 
 
 class Agents:
@@ -35,39 +34,68 @@ class Agents:
         self._sma = Sma(hca.info)
         self.ports = {number: Port(managed) for number, managed in self._sma.ports.items()}
         self.port_counters = {number: PortCounters() for number in self.ports}
-        self._pma = Pma(self.port_counters)
+        self._performance = PerformanceAgent(self.port_counters)
         # Port timers outlive a reset of the card.
         self.timers = TimerHeap()
         self._training = {number: self._training_timer(port) for number, port in self.ports.items()}
         hca.ports = self.ports
         hca.sma = self.smp_in
+        hca.unattended = self.unattended
 
     def _training_timer(self, port: Port) -> Timer:
         return Timer(lambda now_ns: self._trained(port))
 
     def local_mad(self, port: Port, mad: bytes, ignore_mkey: bool) -> bytes | None:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
-        if mad[1] in (CLASS_SUBN_LID, CLASS_SUBN_DR):
+        if mad[1] in _SMP_CLASSES:
             reply, events = self._sma.handle(port.number, mad, ignore_mkey, self._hca.now_ns)
             self._refresh()
             self._announce(events)
             return reply
+        return self._general(mad)
+
+    def _general(self, mad: bytes) -> bytes | None:
+        """Answer a datagram of a general service: counters are here, every other class is refused by status."""
         if mad[1] == CLASS_PERF:
-            return self._pma.handle(port.number, mad)
-        self._hca.count[f"mad_class_{mad[1]:#04x}_discarded"] += 1
-        return None
+            return self._performance.handle(mad)
+        self._hca.count[f"mad_class_{mad[1]:#04x}_refused"] += 1
+        return refusal(mad)
 
     def smp_in(self, number: int, packet: Packet) -> bool:
         """An SMP from the wire; True if it was the agent's (whether or not it gets an answer)."""
         if not owns(packet.payload):
             return False
+        self._serve_smp(number, packet)
+        return True
+
+    def _serve_smp(self, number: int, packet: Packet) -> None:
         reply, events = self._sma.handle(number, packet.payload, now_ns=self._hca.now_ns)
         self._hca.count["smps_handled"] += 1
         self._refresh()
         if reply is not None:
             transmit(self._hca, number, reply_packet(packet, reply, self.ports[number].lid))
         self._announce(events)
-        return True
+
+    def unattended(self, number: int, packet: Packet) -> bool:
+        """A datagram for QP0 or QP1 while the host has no such queue pair; True if it was answered.
+
+        Monitors read the counters of a card that no driver runs, and who asks for more is not left waiting.
+        """
+        hca = self._hca
+        mad = packet.payload
+        if packet.dest_qp == 0:
+            # Only a manager on the host could answer for SMInfo: the agent says that there is none.
+            if mad[3] not in (METHOD_GET, METHOD_SET):
+                return False
+            self._serve_smp(number, packet)
+            return True
+        in_partition = any(pkeys_match(packet.pkey, pkey) for pkey in self.ports[number].pkeys)
+        if packet.qkey != QP1_QKEY or not in_partition or mad[1] in _SMP_CLASSES:
+            return False
+        reply = self._general(mad)
+        if reply is None:
+            return False
+        return transmit(hca, number, reply_packet(packet, reply, self.ports[number].lid))
 
     def link_change(self, number: int, up: bool) -> None:
         """The cable at a port was plugged or pulled."""
@@ -120,29 +148,18 @@ class Agents:
     def count_sent(self, number: int, packet: Packet) -> None:
         """Port counters for a packet or burst that leaves."""
         counters = self.port_counters.get(number)
-        if counters is None:
-            return
-        counters.xmit_pkts += packet.count
-        counters.xmit_data += wire_size_bytes(packet) - VCRC_BYTES * packet.count >> 2
-        if MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
-            counters.multicast_xmit_pkts += packet.count
-        else:
-            counters.unicast_xmit_pkts += packet.count
+        if counters is not None:
+            counters.sent(packet, data_words(packet))
 
     def count_received(self, number: int, packet: Packet) -> None:
         """Port counters for a packet or burst that arrives."""
         counters = self.port_counters.get(number)
         if counters is None:
             return
-        if not packet.good:
-            counters.rcv_errors += packet.count
-            return
-        counters.rcv_pkts += packet.count
-        counters.rcv_data += wire_size_bytes(packet) - VCRC_BYTES * packet.count >> 2
-        if MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
-            counters.multicast_rcv_pkts += packet.count
+        if packet.good:
+            counters.received(packet, data_words(packet))
         else:
-            counters.unicast_rcv_pkts += packet.count
+            counters.rcv_errors += packet.count
 
     def _refresh(self) -> None:
         for port in self.ports.values():

@@ -58,6 +58,8 @@ class Hca:
         self.count: Counter[str] = Counter()
         self.now_ns = 0
         self.out: Effects = []
+        # Free running: pieces that key walks and page lists made of accesses, which engines charge to their budgets.
+        self.pieces = 0
         self.timers = TimerHeap()
         self.turns = Turns()
         self.capabilities = Capabilities(self.info)
@@ -70,6 +72,8 @@ class Hca:
         self.ports: Mapping[int, Port] = {}
         # Takes a packet for QP0 that the subnet management agent answers; returns False for all others.
         self.sma: Callable[[int, Packet], bool] | None = None
+        # Answers, if it can, a packet for QP0 or QP1 that no queue pair of the host is there to take.
+        self.unattended: Callable[[int, Packet], bool] | None = None
         self.agents: Agents
         self.reset_state()
 
@@ -85,7 +89,7 @@ class Hca:
     def clear(self) -> None:
         """Forget every object and timer (power-up, reset, ENABLE_HCA)."""
         info = self.info
-        self.timers.clear()
+        self.timers = TimerHeap()
         self.turns.clear()
         self.copies.clear()
         self.loopback.clear()

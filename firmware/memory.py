@@ -5,10 +5,13 @@ bounds, and :func:`translate`, which merges neighbouring pages, so that a large 
 operation. A length of 0 needs no key (volume 1, 10.6.7.2). All failures raise :class:`AccessError`.
 """
 
+import sys
+from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import accumulate, islice
-from struct import unpack
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, compress, islice
+from operator import itemgetter
+from struct import Struct, iter_unpack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from firmware.objects import (
@@ -16,12 +19,14 @@ from firmware.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,
+    MODE_KSM,
     MODE_MEMIC,
     MODE_MTT,
     MODE_PA,
     REPEAT_BLOCK,
     Mkey,
 )
+from firmware.pages import contiguous, page_at, pages_of
 from vhca.hw.effects import DeviceWrite, DmaWrite
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.mkey import Ksm
@@ -41,12 +46,19 @@ MAX_DEPTH: Final = 4
 # An access may be cut into this many pieces, and into one more for each so many bytes.
 FEW_PIECES: Final = 1024
 SMALL_PIECE_BYTES: Final = 8
+# How many pieces the engines take in one step where they can take less than a whole message, and what each of them
+# counts in a step's budget of bytes: finding a key and reading a few bytes takes as long as copying a kilobyte.
+STEP_PIECES: Final = 256
+PIECE_COST_BYTES: Final = 1024
+UNLIMITED: Final = 1 << 30
+# Entries of a page list that one access looks at, on its way, to find out whether the whole region is contiguous.
+SURVEY_ENTRIES: Final = 1024
+# The least entity of a KSM list, as a card has it that announces no log_min_mkey_entity_size.
+MIN_LOG_ENTITY: Final = 12
+KLM_BYTES: Final = 16
+KSM_BYTES: Final = 16
 _END: Final = 1 << 64
-# A page entry is an address and, in its last byte, what may be done with the page: bit 0 read, bit 1 write.
-PAGE_MASK: Final = ~0xFFF
-PRESENT: Final = 3
-PRESENCE: Final = bytes(value & PRESENT for value in range(256))
-# The last byte made 1 where the access is possible.
+# The last byte of a page entry made 1 where the access is possible (bit 0 read, bit 1 write).
 _MAY: Final = {
     LOCAL_READ: bytes(value & 1 for value in range(256)),
     LOCAL_WRITE: bytes(value >> 1 & 1 for value in range(256)),
@@ -55,6 +67,7 @@ _MAY: Final = {
 DEVICE_SPACE: Final = 1 << 64
 
 _ksm = Ksm.unpacker("key", "va")
+_klm = Struct(">IIQ")
 
 BusSegment = tuple[int, int]
 """Bus address (or, from `DEVICE_SPACE` on, offset in BAR0) and length in bytes."""
@@ -82,6 +95,14 @@ class PageFault(AccessError):
         self.length = length
 
 
+class Crowded(AccessError):
+    """An access takes more pieces than the step may; the pieces that it may take hold `covered` bytes of it."""
+
+    def __init__(self, covered: int) -> None:
+        super().__init__(PROTECTION, "key: its entries are too small for one step")
+        self.covered = covered
+
+
 def find_key(hca: "Hca", pd: int, qpn: int, key: int, va: int, length: int, right: int) -> Mkey:
     """The key, if it grants all of `right` on `length` > 0 bytes at `va` to queue pair `qpn` of domain `pd`.
 
@@ -104,37 +125,64 @@ def find_key(hca: "Hca", pd: int, qpn: int, key: int, va: int, length: int, righ
     return mkey
 
 
-def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, depth: int = 0) -> list[BusSegment]:
+def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, most: int = UNLIMITED) -> list[BusSegment]:
     """Bus segments of `length` > 0 bytes at `va` of a region that was found by :func:`find_key`.
 
-    `right` is what a nested key must grant locally (LOCAL_READ or LOCAL_WRITE).
+    `right` is what a nested key must grant locally (LOCAL_READ or LOCAL_WRITE). Entries of indirect keys are walked
+    until they have made `most` segments: then Crowded says how far they reach. What was made is added to `hca.pieces`.
     """
+    mode = mkey.mode
+    if mode in (MODE_KLM, MODE_KSM):
+        out: list[BusSegment] = []
+        limit = _most_pieces(length)
+        try:
+            _walk(hca, mkey, va, length, right, out, min(limit, most), 0)
+        except Crowded:
+            if most >= limit:
+                raise AccessError(PROTECTION, "key: its entries are too small for this range") from None
+            raise
+        finally:
+            hca.pieces += len(out)
+        return out
+    out = _plain(mkey, va, length, right)
+    hca.pieces += len(out) - 1
+    return out
+
+
+def _plain(mkey: Mkey, va: int, length: int, right: int) -> list[BusSegment]:
+    """The same for a key that names no others."""
     mode = mkey.mode
     if mode == MODE_PA:
         return [(va, length)]
-    if mode == MODE_MTT:
-        return _translate_pages(mkey, va, length, right)
     if mode == MODE_MEMIC:
-        return [(DEVICE_SPACE + mkey.pages[0] + va, length)]
+        return [(DEVICE_SPACE + mkey.device_offset + va, length)]
+    return _translate_pages(mkey, va, length, right)
+
+
+def _walk(
+    hca: "Hca", mkey: Mkey, va: int, length: int, right: int, out: list[BusSegment], most: int, depth: int
+) -> None:
+    """Append the segments of an indirect key's range; Crowded as soon as there are more than `most`."""
     if depth >= MAX_DEPTH:
         raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
-    out: list[BusSegment] = []
-    most = _most_pieces(length)
-    for key, inner_va, size in _walk_klms(mkey, va, length) if mode == MODE_KLM else _walk_ksms(mkey, va, length):
+    walk = _walk_klms if mkey.mode == MODE_KLM else _walk_ksms
+    for key, inner_va, size in walk(mkey, va, length):
         inner = find_key(hca, mkey.pd, mkey.qpn, key, inner_va, size, right)
-        out += translate(hca, inner, inner_va, size, right, depth + 1)
+        if inner.mode in (MODE_KLM, MODE_KSM):
+            _walk(hca, inner, inner_va, size, right, out, most, depth + 1)
+        else:
+            out += _plain(inner, inner_va, size, right)
         if len(out) > most:
-            raise AccessError(PROTECTION, "key: its entries are too small for this range")
-    return out
+            raise Crowded(sum(size for _, size in islice(out, max(most, 0))))
 
 
 def direct(mkey: Mkey, va: int) -> int:
     """Bus address of `va` if the whole region is contiguous on the bus, -1 if that needs :func:`translate`.
 
-    The range was checked by :func:`find_key`. The answer is kept with the page list it was found from.
+    The range was checked by :func:`find_key`. The answer is kept with the key.
     """
     if mkey.mode == MODE_MTT:
-        if mkey.linear_pages is not mkey.pages:
+        if not mkey.surveyed:
             _survey(mkey)
         linear = mkey.linear
         return linear if linear < 0 else linear + va - mkey.start
@@ -142,45 +190,29 @@ def direct(mkey: Mkey, va: int) -> int:
 
 
 def _survey(mkey: Mkey) -> None:
-    """Look at the page list once: are all pages of the region there, and are they contiguous?"""
-    page_bytes = 1 << mkey.log_page_size
-    offset = mkey.start & (page_bytes - 1)
-    needed = -(-(offset + mkey.length) >> mkey.log_page_size)
-    mtts = mkey.mtts
-    if mtts is not None:
-        # A region without a length is never all there.
-        mkey.partial = mkey.length64 or mtts[7 : needed << 3 : 8].translate(PRESENCE).count(PRESENT) < needed
-        mkey.pages = [] if mkey.partial else _pages_of(mtts[: needed << 3])
-    pages = mkey.pages
-    mkey.linear_pages = pages
-    mkey.linear = -1
-    if (
-        not mkey.length64
-        and 0 < needed <= len(pages)
-        and pages[:needed] == list(range(pages[0], pages[0] + (needed << mkey.log_page_size), page_bytes))
-    ):
-        mkey.linear = pages[0] + offset
+    """Look at some more of the page list: are all pages of the region there, and are they contiguous?
 
-
-def _pages_of(mtts: bytes | bytearray) -> list[int]:
-    return [entry & PAGE_MASK for entry in unpack(f">{len(mtts) >> 3}Q", mtts)]
-
-
-def _present_pages(mkey: Mkey, first: int, last: int, va: int, length: int, right: int) -> list[int]:
-    """Pages `first` to `last` of a region of which some are missing; raises PageFault if one of these is."""
-    assert mkey.mtts is not None
-    mtts = mkey.mtts[first << 3 : (last + 1) << 3]
-    absent = mtts[7::8].translate(_MAY[right]).find(0)
-    if absent >= 0:
-        log_page = mkey.log_page_size
-        start = max(va, (first + absent + (mkey.start >> log_page)) << log_page)
-        raise PageFault(mkey.handle << 8 | mkey.variant, start, va + length - start)
-    return _pages_of(mtts)
+    Each access of a large region looks at a part only: no single one pays for a list of millions of pages.
+    """
+    log_page = mkey.log_page_size
+    offset = mkey.start & ((1 << log_page) - 1)
+    needed = -(-(offset + mkey.length) >> log_page)
+    # A region without a length is never all there.
+    if mkey.length64 or not 0 < needed <= len(mkey.mtts) >> 3:
+        mkey.surveyed = True
+        return
+    # The last entry of the part before is looked at again: the first of this part must follow it.
+    first = max(0, mkey.looked_at - 1)
+    end = min(first + SURVEY_ENTRIES, needed)
+    mkey.looked_at = end
+    if not contiguous(mkey.mtts[first << 3 : end << 3], log_page, mkey.paged):
+        mkey.surveyed = True
+    elif end == needed:
+        mkey.surveyed = True
+        mkey.linear = page_at(mkey.mtts, 0) + offset
 
 
 def _translate_pages(mkey: Mkey, va: int, length: int, right: int) -> list[BusSegment]:
-    if mkey.linear_pages is not mkey.pages:
-        _survey(mkey)
     log_page = mkey.log_page_size
     base = mkey.start >> log_page
     first = (va >> log_page) - base
@@ -188,22 +220,25 @@ def _translate_pages(mkey: Mkey, va: int, length: int, right: int) -> list[BusSe
     count = last + 1 - first
     if first < 0:
         raise AccessError(PROTECTION, "key: its translation has no entry for this page")
-    pages = _present_pages(mkey, first, last, va, length, right) if mkey.partial else mkey.pages[first : last + 1]
-    if len(pages) < count:
+    entries = mkey.mtts[first << 3 : (last + 1) << 3]
+    if mkey.paged:
+        absent = entries[7::8].translate(_MAY[right]).find(0)
+        if absent >= 0:
+            start = max(va, (first + absent + base) << log_page)
+            raise PageFault(mkey.handle << 8 | mkey.variant, start, va + length - start)
+    if len(entries) < count << 3:
         raise AccessError(PROTECTION, "key: its translation has no entry for this page")
     page_bytes = 1 << log_page
     offset = va & (page_bytes - 1)
-    head = pages[0]
-    if count == 1:
-        return [(head + offset, length)]
+    head = page_at(entries, 0)
     # Compared in one go: contiguous pages are the common case of a large buffer.
-    if pages == list(range(head, head + (count << log_page), page_bytes)):
+    if count == 1 or contiguous(entries, log_page):
         return [(head + offset, length)]
     out: list[BusSegment] = []
     start = head + offset
     size = page_bytes - offset
     left = length - size
-    for page in pages[1:]:
+    for page in islice(pages_of(entries), 1, None):
         part = page_bytes if left > page_bytes else left
         if page == start + size:
             size += part
@@ -216,32 +251,48 @@ def _translate_pages(mkey: Mkey, va: int, length: int, right: int) -> list[BusSe
 
 
 class _Plan(NamedTuple):
-    """A KLM list as it is walked: rounds over pieces (bytes, stride, key, address) with their ends in the round."""
+    """A KLM list as it is walked: packed entries without empty ones, where each ends in a round, bytes and rounds.
 
-    ends: list[int]
-    pieces: list[tuple[int, int, int, int]]
+    A plain list is a strided one of a single round. Of a strided one, the first word of an entry is stride and bytes.
+    """
+
+    ends: "array[int]"
+    entries: bytes
     round_bytes: int
     rounds: int
+    strided: bool
+
+
+def klm_sizes(klms: bytes) -> "array[int]":
+    """The first word of each entry of a packed list: its bytes."""
+    words = array("I", klms)
+    if sys.byteorder == "little":
+        words.byteswap()
+    return words[::4]
 
 
 def _plan(mkey: Mkey) -> _Plan:
-    """The list of a KLM key, looked through once: a plain one is a strided one of a single round."""
-    klms = mkey.klms
+    """The list of a KLM key, looked through once after each change."""
     plan = mkey.plan
-    if isinstance(plan, _Plan) and mkey.plan_of is klms:
+    if isinstance(plan, _Plan):
         return plan
+    klms = mkey.klms
+    head = _klm.unpack_from(klms) if klms else (0, 0, 0)
+    strided = head[1] == REPEAT_BLOCK
     rounds = 1
-    pieces = [(size, 0, key, addr) for size, key, addr in klms if size]
-    if klms and klms[0][1] == REPEAT_BLOCK:
-        counts = klms[0][2]
-        rounds = counts >> 32
-        columns = klms[1 : 1 + (counts & 0xFFFF)]
-        pieces = [(size & 0xFFFF, size >> 16, key, addr) for size, key, addr in columns if size & 0xFFFF]
-    ends = list(accumulate(size for size, _, _, _ in pieces))
-    if klms and klms[0][1] == REPEAT_BLOCK and (not ends or ends[-1] != klms[0][0]):
+    if strided:
+        rounds = head[2] >> 32
+        klms = klms[KLM_BYTES : KLM_BYTES + KLM_BYTES * (head[2] & 0xFFFF)]
+    sizes: Sequence[int] = klm_sizes(klms)
+    if strided:
+        sizes = array("I", [size & 0xFFFF for size in sizes])
+    if 0 in sizes:
+        klms = b"".join(compress(map(itemgetter(0), iter_unpack("16s", klms)), sizes))
+        sizes = list(filter(None, sizes))
+    ends = array("Q", accumulate(sizes))
+    if strided and (not ends or ends[-1] != head[0]):
         raise AccessError(PROTECTION, "key: its repeat block does not fit its columns")
-    plan = _Plan(ends, pieces, ends[-1] if ends else 0, rounds)
-    mkey.plan, mkey.plan_of = plan, klms
+    plan = mkey.plan = _Plan(ends, klms, ends[-1] if ends else 0, rounds, strided)
     return plan
 
 
@@ -250,49 +301,50 @@ def _most_pieces(length: int) -> int:
     return FEW_PIECES + length // SMALL_PIECE_BYTES
 
 
-def _walk_klms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
+def _walk_klms(mkey: Mkey, va: int, length: int) -> Iterator[tuple[int, int, int]]:
     """Pieces (key, address, bytes) of a concatenated list, or of a strided one: a stride further on each round."""
-    ends, pieces, round_bytes, rounds = _plan(mkey)
+    ends, entries, round_bytes, rounds, strided = _plan(mkey)
     if not ends or va < mkey.start:
         raise AccessError(PROTECTION, "key: its entries end before the range does")
-    most = _most_pieces(length)
     number, offset = divmod(va - mkey.start, round_bytes)
     index = bisect_right(ends, offset)
     if index:
         offset -= ends[index - 1]
-    out: list[tuple[int, int, int]] = []
     while number < rounds:
-        for size, stride, key, addr in islice(pieces, index, None):
+        for at in range(index * KLM_BYTES, len(entries), KLM_BYTES):
+            size, key, addr = _klm.unpack_from(entries, at)
+            if strided:
+                addr += (size >> 16) * number
+                size &= 0xFFFF
             part = min(size - offset, length)
-            out.append((key, addr + stride * number + offset, part))
+            yield key, addr + offset, part
             length -= part
             if not length:
-                return out
-            if len(out) > most:
-                raise AccessError(PROTECTION, "key: its entries are too small for this range")
+                return
             offset = 0
         index = 0
         number += 1
     raise AccessError(PROTECTION, "key: its entries end before the range does")
 
 
-def _walk_ksms(mkey: Mkey, va: int, length: int) -> list[tuple[int, int, int]]:
-    """Pieces (key, address, bytes) of a list of entries of one size, a power of two."""
+def _walk_ksms(mkey: Mkey, va: int, length: int) -> Iterator[tuple[int, int, int]]:
+    """Pieces (key, address, bytes) of a list of entries of one size, a power of two, counted from the key's start."""
     log_size = mkey.log_page_size
+    if log_size < MIN_LOG_ENTITY:
+        raise AccessError(PROTECTION, "key: its entities are smaller than 4 KiB")
     entity_bytes = 1 << log_size
-    index = (va >> log_size) - (mkey.start >> log_size)
-    offset = va & (entity_bytes - 1)
-    out: list[tuple[int, int, int]] = []
+    into = va - mkey.start
+    index = into >> log_size
+    offset = into & (entity_bytes - 1)
     while length:
-        if not 0 <= index < len(mkey.ksms) >> 4:
+        if not 0 <= index < len(mkey.ksms) // KSM_BYTES:
             raise AccessError(PROTECTION, "key: it has no entry for this range")
         key, addr = _ksm(mkey.ksms, index << 4)
         part = min(entity_bytes - offset, length)
-        out.append((key, addr + offset, part))
+        yield key, addr + offset, part
         length -= part
         index += 1
         offset = 0
-    return out
 
 
 def read_segments(hca: "Hca", segments: Sequence[BusSegment]) -> bytes:
@@ -341,8 +393,8 @@ def domain_of(qp: "Qp") -> int:
     return ANY_PD if qp.exempt_from_pd else qp.pd
 
 
-def gather(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, length: int) -> bytes:
-    """`length` bytes from `offset` of a gather list (local read)."""
+def gather(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, length: int, most: int = UNLIMITED) -> bytes:
+    """`length` bytes from `offset` of a gather list (local read), in `most` pieces; Crowded if that is too few."""
     if len(sges) == 1:
         va, size, lkey = sges[0]
         if offset + length > size:
@@ -357,35 +409,48 @@ def gather(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, length: int
                 return hca.memory.read(addr, length)
             except DmaError as error:
                 raise _bus_error(hca, error) from None
-        return read_segments(hca, translate(hca, mkey, va, length, LOCAL_READ))
-    segments = _resolve(hca, qp, domain_of(qp), sges, offset, length, LOCAL_READ)
+        return read_segments(hca, translate(hca, mkey, va, length, LOCAL_READ, most))
+    segments = _resolve(hca, qp, domain_of(qp), sges, offset, length, LOCAL_READ, most)
     return read_segments(hca, segments) if segments else b""
 
 
-def gather_pieces(hca: "Hca", qp: "Qp", pieces: "Sequence[bytes | Sge]", offset: int, length: int) -> bytes:
-    """`length` bytes from `offset` of a list of inline data and gather entries."""
+def gather_pieces(
+    hca: "Hca", qp: "Qp", pieces: "Sequence[bytes | Sge]", offset: int, length: int, most: int = UNLIMITED
+) -> bytes:
+    """`length` bytes from `offset` of a list of inline data and gather entries, in `most` pieces as :func:`gather`."""
     parts = []
+    done = 0
+    most += hca.pieces
     for piece in pieces:
-        if not length:
+        if done == length:
             break
         size = len(piece) if isinstance(piece, bytes) else piece[1]
         if offset >= size:
             offset -= size
             continue
-        take = min(size - offset, length)
+        take = min(size - offset, length - done)
         if isinstance(piece, bytes):
             parts.append(piece[offset : offset + take])
         else:
-            parts.append(gather(hca, qp, (piece,), offset, take))
+            try:
+                parts.append(gather(hca, qp, (piece,), offset, take, most - hca.pieces))
+            except Crowded as crowded:
+                raise Crowded(done + crowded.covered) from None
         offset = 0
-        length -= take
+        done += take
     return b"".join(parts)
 
 
 def scatter(
-    hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, data: bytes | memoryview, pd: int | None = None
+    hca: "Hca",
+    qp: "Qp",
+    sges: "Sequence[Sge]",
+    offset: int,
+    data: bytes | memoryview,
+    pd: int | None = None,
+    most: int = UNLIMITED,
 ) -> None:
-    """Append the stores of `data` from `offset` of a scatter list (local write).
+    """Append the stores of `data` from `offset` of a scatter list (local write); Crowded if they are above `most`.
 
     `pd` overrides the queue pair's domain: buffers of a shared receive queue belong to that queue's domain.
     """
@@ -403,34 +468,38 @@ def scatter(
         if addr >= 0:
             hca.out.append(DmaWrite(addr, data))
             return
-    segments = _resolve(hca, qp, pd, sges, offset, length, LOCAL_WRITE)
+    segments = _resolve(hca, qp, pd, sges, offset, length, LOCAL_WRITE, most)
     write_segments(hca, segments, data)
 
 
 def check_scatter(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", length: int, pd: int | None = None) -> None:
     """What :func:`scatter` of `length` bytes would check, for data that go elsewhere. Raises AccessError."""
-    _resolve(hca, qp, domain_of(qp) if pd is None else pd, sges, 0, length, LOCAL_WRITE)
+    _resolve(hca, qp, domain_of(qp) if pd is None else pd, sges, 0, length, LOCAL_WRITE, UNLIMITED)
 
 
 def _resolve(
-    hca: "Hca", qp: "Qp", pd: int, sges: "Sequence[Sge]", offset: int, length: int, right: int
+    hca: "Hca", qp: "Qp", pd: int, sges: "Sequence[Sge]", offset: int, length: int, right: int, most: int
 ) -> list[BusSegment]:
     out: list[BusSegment] = []
+    done = 0
     for va, size, lkey in sges:
-        if not length:
+        if done == length:
             break
         if offset >= size:
             offset -= size
             continue
         part = size - offset
-        if part > length:
-            part = length
+        if part > length - done:
+            part = length - done
         mkey = find_key(hca, pd, qp.handle, lkey, va + offset, part, right)
-        segments = translate(hca, mkey, va + offset, part, right)
+        try:
+            segments = translate(hca, mkey, va + offset, part, right, most - len(out))
+        except Crowded as crowded:
+            raise Crowded(done + crowded.covered) from None
         out = out + segments if out else segments
-        length -= part
+        done += part
         offset = 0
-    if length:
+    if done < length:
         raise AccessError(TOO_SHORT, "scatter or gather list is shorter than the message")
     return out
 
@@ -447,15 +516,21 @@ def remote_check(
     return find_key(hca, qp.pd if domain is None else domain, qp.handle, rkey, va, length, right)
 
 
-def remote_read(hca: "Hca", mkey: Mkey, va: int, length: int) -> bytes:
-    """Read for a peer; the range was checked by :func:`remote_check`."""
-    return read_segments(hca, translate(hca, mkey, va, length, LOCAL_READ))
+def remote_read(hca: "Hca", mkey: Mkey, va: int, length: int, most: int = UNLIMITED) -> bytes:
+    """Read for a peer; the range was checked by :func:`remote_check`. Crowded if that takes more than `most` pieces."""
+    addr = direct(mkey, va)
+    if addr >= 0:
+        try:
+            return hca.memory.read(addr, length)
+        except DmaError as error:
+            raise _bus_error(hca, error) from None
+    return read_segments(hca, translate(hca, mkey, va, length, LOCAL_READ, most))
 
 
-def remote_write(hca: "Hca", mkey: Mkey, va: int, data: bytes | memoryview) -> None:
-    """Append the stores for a peer; the range was checked by :func:`remote_check`."""
+def remote_write(hca: "Hca", mkey: Mkey, va: int, data: bytes | memoryview, most: int = UNLIMITED) -> None:
+    """Append the stores for a peer; the range was checked by :func:`remote_check`. Crowded as :func:`remote_read`."""
     addr = direct(mkey, va)
     if addr >= 0:
         hca.out.append(DmaWrite(addr, data))
         return
-    write_segments(hca, translate(hca, mkey, va, len(data), LOCAL_WRITE), data)
+    write_segments(hca, translate(hca, mkey, va, len(data), LOCAL_WRITE, most), data)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from firmware.pages import ENTRY_BYTES, Entries, page_at
+
 if TYPE_CHECKING:
     from firmware.queues import QueueBuffer
     from firmware.timers import Timer
@@ -101,19 +103,19 @@ class Uctx(HcaObject):
 class Umem(HcaObject):
     """User memory that a user context registered for its queues; `offset` of its first byte in the first page."""
 
-    pages: list[int] = field(kw_only=True)
+    pages: Entries = field(kw_only=True)
     log_page_bytes: int = field(kw_only=True)
     offset: int = field(kw_only=True)
 
     @property
     def size_bytes(self) -> int:
         """Bytes from the first to the end of the last page."""
-        return (len(self.pages) << self.log_page_bytes) - self.offset
+        return (len(self.pages) // ENTRY_BYTES << self.log_page_bytes) - self.offset
 
     def addr(self, offset: int) -> int:
         """Bus address of the byte at `offset`."""
         at = offset + self.offset
-        return self.pages[at >> self.log_page_bytes] + (at & ((1 << self.log_page_bytes) - 1))
+        return page_at(self.pages, at >> self.log_page_bytes) + (at & ((1 << self.log_page_bytes) - 1))
 
 
 @dataclass(slots=True, eq=False)
@@ -211,13 +213,13 @@ REPEAT_BLOCK = 0x400
 class Mkey(HcaObject):
     """Memory key: number = index; the full key is ``handle << 8 | variant``.
 
-    `pages` (bus addresses) serve MTT mode, `klms` (byte count, key, address) KLM mode, `ksms` (entries of 16 bytes as
-    the host wrote them) KSM mode, `memic` MEMIC mode, with the region's offset in BAR0 as its only page; `length` in
-    bytes, `capacity_octwords` is the size of the translation table in 16-byte units. `qpn` is ANY_QPN or the one QP
-    that may use the key (memory window of type 2).
+    The translation is kept packed as the host wrote it: `mtts` (page entries of 8 bytes, see :mod:`firmware.pages`) of
+    MTT mode, `klms` (16 bytes: byte count, key, address) of KLM mode, `ksms` (16 bytes: key, address) of KSM mode.
+    A MEMIC key shows `memic`, from `device_offset` in BAR0 on. `length` is in bytes, `capacity_octwords` the size of
+    the translation table in 16-byte units. `qpn` is ANY_QPN or the one QP that may use the key (memory window of type
+    2). If the key is `paged`, its page entries carry rights, and pages may be missing.
 
-    `mtts` are page entries of 8 bytes as the host wrote them, with their rights; `pages` is made from them at first
-    use if all are present. Work requests change `mtts` and `ksms` in place.
+    Work requests change the lists, in place or for others; whoever does calls :meth:`translation_changed`.
     """
 
     variant: int = 0
@@ -228,10 +230,10 @@ class Mkey(HcaObject):
     length: int = 0
     length64: bool = False
     log_page_size: int = 12
-    pages: list[int] = field(default_factory=list)
-    mtts: bytearray | None = None
-    klms: list[tuple[int, int, int]] = field(default_factory=list)
-    ksms: bytearray = field(default_factory=bytearray)
+    mtts: Entries = b""
+    paged: bool = False
+    klms: bytes = b""
+    ksms: Entries = b""
     free: bool = False
     umr_enabled: bool = False
     remote_invalidate: bool = False
@@ -239,14 +241,21 @@ class Mkey(HcaObject):
     capacity_octwords: int = 0
     context: bytes = b""
     memic: Memic | None = None
-    # Found from the pages at first use: bus address of the region's first byte if they are contiguous, else -1, and
-    # whether some are missing. Both belong to `linear_pages`; None there asks for a new look.
+    device_offset: int = 0
+    # What accesses have found out about the translation. Of pages: how many have been looked at, whether there is
+    # nothing more to look at, and then the bus address of the region's first byte if they are contiguous, else -1.
+    looked_at: int = 0
+    surveyed: bool = False
     linear: int = -1
-    partial: bool = False
-    linear_pages: list[int] | None = None
-    # The same for `klms`: how they are walked, and the list that this was found from.
+    # Of a KLM list: how it is walked.
     plan: object = None
-    plan_of: list[tuple[int, int, int]] | None = None
+
+    def translation_changed(self) -> None:
+        """Forget what was found out about lists, start, length and page size."""
+        self.looked_at = 0
+        self.surveyed = False
+        self.linear = -1
+        self.plan = None
 
 
 # Kinds of shared receive queues: one number space.

@@ -2,7 +2,8 @@
 
 It speaks the memory scheme: an event names key, address and page count, and the host answers with the event's token.
 So many requests are outstanding at a time; what comes on top waits its turn, so that the event queue never overruns.
-Every request ends by exactly one call of its `resume`, in the step of the host's answer, if the host answers at all.
+Every request ends by exactly one call of its `resume`, in the step of the host's answer, if the host answers at all
+and whoever asked is still there.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -34,10 +35,10 @@ _event = MemoryFaultData.packer(
 )
 
 
-def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> bool:
-    """Ask for the pages of `fault`, and for up to `ahead_bytes` behind them; False if no event queue takes faults."""
+def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> PageRequest | None:
+    """Ask for the pages of `fault`, and for up to `ahead_bytes` behind them; None if no event queue takes faults."""
     if not any(eq.event_mask >> EVENT_PAGE_FAULT & 1 for eq in hca.eqs):
-        return False
+        return None
     first = fault.va >> LOG_PAGE
     last = (fault.va + fault.length - 1) >> LOG_PAGE
     pages = min(last + 1 - first, MAX_PAGES)
@@ -51,8 +52,29 @@ def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> b
         faults.waiting.append(wanted)
     else:
         # A host that answers none of them gets no more.
-        return False
-    return True
+        return None
+    return wanted
+
+
+def abandon(requests: list[PageRequest]) -> None:
+    """Whoever waited for these has gone: nobody is told when the host answers. Empties the list."""
+    for wanted in requests:
+        wanted.resume = _nobody
+    requests.clear()
+
+
+def is_over(wanted: PageRequest) -> bool:
+    """Was this request answered, or abandoned?"""
+    return wanted.resume is _nobody
+
+
+def _nobody(good: bool) -> None:
+    """Resumes nothing."""
+
+
+def _end(wanted: PageRequest, good: bool) -> None:
+    resume, wanted.resume = wanted.resume, _nobody
+    resume(good)
 
 
 def answered(hca: "Hca", token: int, good: bool) -> bool:
@@ -67,7 +89,7 @@ def answered(hca: "Hca", token: int, good: bool) -> bool:
     if good:
         hca.count["page_faults_resumed"] += 1
         faults.doubted.pop(place, None)
-        done.resume(True)
+        _end(done, True)
         return True
     refusals = faults.doubted.pop(place, 0)
     if refusals < len(DOUBT_NS):
@@ -75,10 +97,10 @@ def answered(hca: "Hca", token: int, good: bool) -> bool:
             # Faults that nobody repeated.
             faults.doubted.clear()
         faults.doubted[place] = refusals + 1
-        hca.timers.arm(Timer(lambda now: done.resume(True)), hca.now_ns + DOUBT_NS[refusals])
+        hca.timers.arm(Timer(lambda now: _end(done, True)), hca.now_ns + DOUBT_NS[refusals])
         return True
     hca.count["page_faults_failed"] += 1
-    done.resume(False)
+    _end(done, False)
     return True
 
 

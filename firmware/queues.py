@@ -6,11 +6,11 @@ meet it. A WQE is copied out of guest memory once; what is checked is what is us
 """
 
 import struct
-from itertools import pairwise
 from typing import Final
 
 from firmware.hca import Hca
 from firmware.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, Cq, Eq, Srq
+from firmware.pages import Entries, contiguous, page_at
 from firmware.timers import Timer
 from firmware.transport.qp import ERR, INIT, RST, Qp
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
@@ -37,18 +37,22 @@ Sge = tuple[int, int, int]
 
 
 class QueueBuffer:
-    """A queue in host memory, given as a page list: offsets in bytes from the queue's start."""
+    """A queue in host memory, given as a packed page list: offsets in bytes from the queue's start."""
 
     __slots__ = ("_linear", "_log_page", "_offset", "_pages", "size_bytes")
 
-    def __init__(self, pages: list[int], log_page_bytes: int, offset_bytes: int, size_bytes: int) -> None:
-        page_bytes = 1 << log_page_bytes
+    def __init__(self, pages: Entries, log_page_bytes: int, offset_bytes: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self._pages = pages
         self._log_page = log_page_bytes
         self._offset = offset_bytes
-        contiguous = all(b - a == page_bytes for a, b in pairwise(pages))
-        self._linear = pages[0] + offset_bytes if contiguous and pages else -1
+        linear = contiguous(pages, log_page_bytes)
+        self._linear = page_at(pages, 0) + offset_bytes if linear else -1
+        self._pages = b"" if linear else pages
+
+    @property
+    def list_bytes(self) -> int:
+        """Bytes of the page list that is kept."""
+        return len(self._pages)
 
     @staticmethod
     def pages_needed(log_page_bytes: int, offset_bytes: int, size_bytes: int) -> int:
@@ -60,7 +64,7 @@ class QueueBuffer:
         if self._linear >= 0:
             return self._linear + offset
         offset += self._offset
-        return self._pages[offset >> self._log_page] + (offset & ((1 << self._log_page) - 1))
+        return page_at(self._pages, offset >> self._log_page) + (offset & ((1 << self._log_page) - 1))
 
     def read(self, memory: Memory, offset: int, size: int) -> bytes:
         """Copy `size` bytes from `offset`, wrapping at the queue's end."""
@@ -352,7 +356,8 @@ def cq_doorbell(hca: Hca, cq: Cq, sn_cmd_ci: int) -> None:
             return
     else:
         cq.consumer = consumer
-    solicited_only = bool(sn_cmd_ci & 1 << 24)
+    # A request for the next completion is not narrowed to solicited ones; it may be widened (C11-31, C11-32).
+    solicited_only = bool(sn_cmd_ci & 1 << 24) and cq.arm_state != CQ_ARMED
     cq.arm_state = CQ_ARMED_SOLICITED if solicited_only else CQ_ARMED
     if cq.last_solicited >= consumer if solicited_only else cq.producer > consumer:
         _fire(hca, cq)

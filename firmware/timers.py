@@ -1,7 +1,8 @@
 """The timer block: every timeout of the card is data in one heap, re-armed by replacement.
 
 A timer that is moved later keeps its heap entry until it surfaces; so re-arming an ACK timer per message costs two
-stores and no heap operation.
+stores and no heap operation. A timer whose owner ends is dropped instead: it lets go of its action, and with it of the
+owner, at once, however far away its entry's time is.
 """
 
 import heapq
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 
 class Timer:
-    """One timeout; `action(now_ns)` runs when it is due. Armed through :class:`TimerHeap` only."""
+    """One timeout; `action(now_ns)` runs when it is due. Armed and dropped through :class:`TimerHeap` only."""
 
     __slots__ = ("_queued_ns", "action", "deadline_ns")
 
@@ -19,14 +20,24 @@ class Timer:
         self._queued_ns: int | None = None
 
 
+def _nothing(now_ns: int) -> None:
+    """What a dropped timer does."""
+
+
 class TimerHeap:
     """All armed timers of one card."""
 
-    __slots__ = ("_heap", "_sequence")
+    __slots__ = ("_dropped", "_heap", "_sequence")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
         self._sequence = 0
+        # Entries of timers that were dropped, at most.
+        self._dropped = 0
+
+    def __len__(self) -> int:
+        """Entries of the heap, some of which may be of timers that are not armed any more."""
+        return len(self._heap)
 
     def arm(self, timer: Timer, deadline_ns: int) -> None:
         """(Re)arm `timer` for `deadline_ns`; replaces an earlier deadline."""
@@ -40,6 +51,21 @@ class TimerHeap:
     def cancel(self, timer: Timer) -> None:
         """Disarm `timer`; harmless if it is not armed."""
         timer.deadline_ns = None
+
+    def drop(self, timer: Timer | None) -> None:
+        """Disarm `timer` for good and let go of its action; None is no timer."""
+        if timer is None:
+            return
+        timer.deadline_ns = None
+        timer.action = _nothing
+        if timer._queued_ns is None:
+            return
+        self._dropped += 1
+        if self._dropped * 2 > len(self._heap):
+            # Mostly entries of the dead: their room is given back, at a cost that the drops since then have earned.
+            self._dropped = 0
+            self._heap = [entry for entry in self._heap if entry[2].action is not _nothing]
+            heapq.heapify(self._heap)
 
     def next_deadline(self) -> int | None:
         """Earliest armed deadline in ns, None if nothing is armed."""
@@ -70,10 +96,3 @@ class TimerHeap:
             timer._queued_ns = None
             timer.deadline_ns = None
             timer.action(now_ns)
-
-    def clear(self) -> None:
-        """Forget all timers (reset)."""
-        for _, _, timer in self._heap:
-            timer.deadline_ns = None
-            timer._queued_ns = None
-        self._heap.clear()

@@ -7,11 +7,11 @@ from firmware.commands.resources import allocate, find, free
 from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import CQ_FIRED, Cq, Eq
-from firmware.queues import QueueBuffer, drop_held_event, refresh_consumer, write_cqe_entry
+from firmware.queues import QueueBuffer, refresh_consumer, write_cqe_entry
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
-from vhca.wire.connectx.cqc import Cqc
+from vhca.wire.connectx.cqc import Cqc, CqStatus
 
 T = TypeVar("T", cmd.CreateCqIn, cmd.ModifyCqIn)
 
@@ -19,8 +19,6 @@ EQE_BYTES = 64
 CQE_BYTES = {0: 64, 1: 128, 2: 128}
 CQE_128_PADDED = 2
 
-STATUS_OK = 0x0
-STATUS_FAILED = 0xA
 EQ_ST_ARMED = 0x9
 EQ_ST_FIRED = 0xA
 
@@ -119,7 +117,8 @@ def destroy_cq(hca: Hca, request: Command[cmd.DestroyCqIn]) -> bytes:
     """End a completion queue; QPs and SRQs that complete to it are in the way."""
     cq = find(hca.cqs, request.view.cqn, request.uid)
     free(hca.cqs, cq.handle, request.uid)
-    drop_held_event(hca, cq)
+    hca.timers.drop(cq.moderation)
+    cq.moderation = None
     cq.eq.refs -= 1
     return bytes(16)
 
@@ -130,7 +129,7 @@ def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
     cq = find(hca.cqs, request.view.cqn, request.uid)
     out = cmd.QueryCqOut()
     context = out.cq_context
-    context.status = STATUS_FAILED if cq.failed else STATUS_OK
+    context.status = CqStatus.OVERFLOW if cq.failed else CqStatus.OK
     context.cqe_sz = CQE_128_PADDED if cq.padded else int(cq.cqe_bytes == 128)
     context.oi = int(cq.overrun_ignore)
     context.st = cq.arm_state

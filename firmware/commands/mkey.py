@@ -4,6 +4,7 @@ from firmware.commands.memic import covering
 from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import SHARED_UID, allocate, find
 from firmware.hca import Hca
+from firmware.memory import KLM_BYTES, MIN_LOG_ENTITY
 from firmware.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
@@ -17,13 +18,12 @@ from firmware.objects import (
     REMOTE_WRITE,
     Mkey,
 )
+from firmware.pages import ENTRY_BYTES
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.mkey import Mkc
 
-KLM_BYTES = 16
-OCTWORD_BYTES = 16
 MAX_LOG_PAGE = 52
 # Translation of one key: 32 GiB in pages of 4 KiB; entries of any size are walked, so there are fewer of them.
 MAX_OCTWORDS = 1 << 22
@@ -90,7 +90,7 @@ def _load_memic(hca: Hca, mkey: Mkey) -> None:
     if mkey.free or mkey.umr_enabled or mkey.length64:
         refuse(Status.BAD_PARAM, "mkc: a region of device memory has bounds and no registration by work request")
     mkey.memic = covering(hca, mkey.start, mkey.length)
-    mkey.pages = [mkey.start]
+    mkey.device_offset = mkey.start
     mkey.start = 0
 
 
@@ -106,7 +106,9 @@ def _load_umem(hca: Hca, mkey: Mkey, request: Command[cmd.CreateMkeyIn]) -> None
     if (mkey.start ^ offset) & page_mask:
         refuse(Status.BAD_PARAM, "mkc.start_addr and mkey_umem_offset: different offsets in the page")
     mkey.log_page_size = umem.log_page_bytes
-    mkey.pages = umem.pages[offset >> umem.log_page_bytes :]
+    first = offset >> umem.log_page_bytes
+    count = -(-((offset & page_mask) + mkey.length) >> umem.log_page_bytes)
+    mkey.mtts = umem.pages[first * ENTRY_BYTES : (first + count) * ENTRY_BYTES]
 
 
 def _load_translation(mkey: Mkey, tail: bytes, octwords: int, has_rights: bool) -> None:
@@ -122,23 +124,18 @@ def _load_translation(mkey: Mkey, tail: bytes, octwords: int, has_rights: bool) 
             refuse(Status.BAD_PARAM, "mkc.len needs more pages than the translation holds")
         if octwords > mkey.capacity_octwords:
             refuse(Status.BAD_PARAM, "translations_octword_actual_size exceeds translations_octword_size")
-        mkey.pages = page_list(tail, count)
-        if has_rights:
-            mkey.mtts = bytearray(tail[: count * 8])
+        mkey.mtts = page_list(tail, count)
+        mkey.paged = has_rights
         return
     if octwords * KLM_BYTES > len(tail):
         refuse(Status.BAD_INP_LEN, "memory entries are shorter than translations_octword_actual_size")
-    if mkey.mode == MODE_KSM:
-        mkey.ksms = bytearray(tail[: octwords * KLM_BYTES])
+    entries = tail[: octwords * KLM_BYTES]
+    if mkey.mode == MODE_KLM:
+        mkey.klms = entries
         return
-    mkey.klms = [
-        (
-            int.from_bytes(tail[at : at + 4], "big"),
-            int.from_bytes(tail[at + 4 : at + 8], "big"),
-            int.from_bytes(tail[at + 8 : at + 16], "big"),
-        )
-        for at in range(0, octwords * KLM_BYTES, KLM_BYTES)
-    ]
+    if mkey.log_page_size < MIN_LOG_ENTITY:
+        refuse(Status.BAD_PARAM, "mkc.log_page_size: 12 is the smallest entity of a KSM list")
+    mkey.ksms = entries
 
 
 def rights_of(context: Mkc) -> int:
@@ -161,7 +158,7 @@ def query_mkey(hca: Hca, request: Command[cmd.QueryMkeyIn]) -> Layout:
     context.free = int(mkey.free)
     context.mkey_7_0 = mkey.variant
     context.pd = mkey.pd
-    context.start_addr = mkey.pages[0] if mkey.mode == MODE_MEMIC else mkey.start
+    context.start_addr = mkey.device_offset if mkey.mode == MODE_MEMIC else mkey.start
     context.len = mkey.length
     context.qpn = mkey.qpn
     context.lr = int(bool(mkey.rights & LOCAL_READ))
@@ -177,18 +174,8 @@ def query_mkey(hca: Hca, request: Command[cmd.QueryMkeyIn]) -> Layout:
 
 
 def _first_entries(mkey: Mkey) -> bytes:
-    """Up to 32 bytes of a key's translation, as the host writes it."""
-    if mkey.mode == MODE_KSM:
-        return bytes(mkey.ksms[:32])
-    if mkey.mode == MODE_KLM:
-        return b"".join(
-            size.to_bytes(4, "big") + key.to_bytes(4, "big") + va.to_bytes(8, "big") for size, key, va in mkey.klms[:2]
-        )
-    if mkey.mode != MODE_MTT:
-        return b""
-    if mkey.mtts is not None:
-        return bytes(mkey.mtts[:32])
-    return b"".join(page.to_bytes(8, "big") for page in mkey.pages[:4])
+    """Up to 32 bytes of a key's translation, as the host wrote it."""
+    return bytes((mkey.ksms or mkey.klms or mkey.mtts)[:32])
 
 
 @command(Op.DESTROY_MKEY, cmd.DestroyMkeyIn)
@@ -200,6 +187,8 @@ def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
     hca.mkeys.remove(mkey)
     # Whoever still holds it must see that it is gone.
     mkey.free = True
+    mkey.mtts = mkey.klms = mkey.ksms = b""
+    mkey.translation_changed()
     if mkey.memic is not None:
         mkey.memic.refs -= 1
     pd = hca.pds.get(mkey.pd)

@@ -8,6 +8,7 @@ from vhca.wire import smp
 from vhca.wire.connectx import cmd, registers
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.registers import RegisterId
+from vhca.wire.mad import METHOD_TRAP_REPRESS
 
 MAD_BYTES = 256
 IGNORE_MKEY = 1
@@ -34,6 +35,9 @@ def mad_ifc(hca: Hca, request: Command[cmd.MadIfcIn]) -> Layout:
         refuse(Status.BAD_PARAM, "plane_index: this card has no planes")
     port = find_port(hca, view.port)
     reply = hca.agents.local_mad(port, view.mad, ignore_mkey=bool(request.op_mod & IGNORE_MKEY))
+    if reply is None and view.mad[3] == METHOD_TRAP_REPRESS:
+        # Taken; there is no response to it, and the driver looks for none.
+        reply = view.mad
     if reply is None:
         refuse(Status.BAD_PKT, "mad: discarded by the agent")
     out = cmd.MadIfcOut()

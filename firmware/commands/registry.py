@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeVar
 
 from firmware.hca import Hca
+from firmware.pages import ENTRY_BYTES
 from vhca.layout import Layout
 from vhca.wire.connectx.cmd import Op, Status
 
@@ -135,8 +136,8 @@ def _dispatch(hca: Hca, opcode: int, data: bytes, out_size: int) -> bytes:
     return result if isinstance(result, bytes) else result.to_bytes()
 
 
-def page_list(tail: bytes, count: int) -> list[int]:
-    """The first `count` entries of a page list (bus addresses, low 12 bits dropped); refuses a short list."""
-    if count * 8 > len(tail):
+def page_list(tail: bytes, count: int) -> bytes:
+    """The first `count` entries of a page list, packed as they came; refuses a short list."""
+    if count * ENTRY_BYTES > len(tail):
         refuse(Status.BAD_INP_LEN, "page list is shorter than the queue needs")
-    return [int.from_bytes(tail[i * 8 : i * 8 + 8], "big") & ~0xFFF for i in range(count)]
+    return tail[: count * ENTRY_BYTES]

@@ -8,6 +8,7 @@ from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find, free
 from firmware.hca import Hca
 from firmware.objects import Umem
+from firmware.pages import ENTRY_BYTES
 from firmware.queues import QueueBuffer
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
@@ -62,7 +63,11 @@ def umem_buffer(hca: Hca, umem_id: int, offset: int, size_bytes: int, uid: int) 
         refuse(Status.BAD_PARAM, "umem: the queue does not fit behind this offset")
     if (offset + umem.offset) % 64:
         refuse(Status.BAD_PARAM, "umem: a queue starts at a multiple of 64 bytes")
-    return QueueBuffer(umem.pages, umem.log_page_bytes, offset + umem.offset, size_bytes)
+    # Its own pages alone: the object, which may be large, can go before the queue does.
+    first, into = divmod(offset + umem.offset, 1 << umem.log_page_bytes)
+    count = QueueBuffer.pages_needed(umem.log_page_bytes, into, size_bytes)
+    pages = umem.pages[first * ENTRY_BYTES : (first + count) * ENTRY_BYTES]
+    return QueueBuffer(pages, umem.log_page_bytes, into, size_bytes)
 
 
 def record_addr(hca: Hca, umem_valid: int, umem_id: int, addr: int, uid: int) -> int:

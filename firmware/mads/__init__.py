@@ -1,1 +1,1 @@
-"""The management agents of the card's ports: subnet management (SMA) and performance management (PMA)."""
+"""The subnet management agent of the card's ports, and the packets that carry its answers."""

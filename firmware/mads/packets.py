@@ -3,8 +3,9 @@
 from typing import Final
 
 from firmware.mads.port import Port
+from vhca.management.packets import gmp_reply
 from vhca.wire import mad as madwire
-from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Grh, Packet
+from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
 
 MANAGEMENT_VL: Final = 15
 DEFAULT_PKEY: Final = 0xFFFF
@@ -42,22 +43,7 @@ def reply_packet(request: Packet, mad: bytes, slid: int) -> Packet:
             if answer.hop_count or answer.dr_slid == PERMISSIVE_LID:
                 dlid = PERMISSIVE_LID
         return smp_packet(mad, dlid, slid or PERMISSIVE_LID, request.psn)
-    grh = request.grh
-    return Packet(
-        dlid=request.slid,
-        slid=slid,
-        service=UD,
-        op=SEND,
-        dest_qp=request.src_qp,
-        psn=request.psn,
-        payload=mad,
-        mtu=256,
-        sl=request.sl,
-        grh=None if grh is None else Grh(grh.dgid, grh.sgid, grh.tclass, grh.flow_label, 0xFF),
-        pkey=request.pkey,
-        qkey=madwire.QP1_QKEY,
-        src_qp=request.dest_qp,
-    )
+    return gmp_reply(request, mad, slid)
 
 
 def trap_packet(port: Port, mad: bytes) -> Packet:

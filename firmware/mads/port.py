@@ -7,6 +7,7 @@ along the edges of the link state machine (7.2 of volume 1): Down, Initialize, A
 from dataclasses import dataclass
 from typing import Final
 
+from vhca.management.subnet import may_move
 from vhca.wire import smp
 from vhca.wire.smp import PortInfo
 
@@ -57,6 +58,8 @@ class Port:
         self.vl_arbitration_high = even
         self.cable_up = False
         self.disabled = False
+        # MlnxExtPortInfo.LinkSpeedEnabled
+        self.ext_speed_enabled = smp.SPEED_FDR10
         # Time of the first M_Key violation of a running lease, None if no lease runs.
         self.lease_started_ns: int | None = None
         self.info = PortInfo(
@@ -162,10 +165,7 @@ class Port:
 
     def may_move(self, state: int) -> bool:
         """Tell whether a manager may set PortState to `state` now (14.2.5.6)."""
-        now = self.info.port_state
-        if state in (smp.PORT_NOP, smp.PORT_DOWN) or (state == now and state >= smp.PORT_ARMED):
-            return True
-        return (now, state) in ((smp.PORT_INIT, smp.PORT_ARMED), (smp.PORT_ARMED, smp.PORT_ACTIVE))
+        return may_move(self.info.port_state, state)
 
     def _fall(self) -> list[PortEvent]:
         info = self.info

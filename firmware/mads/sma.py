@@ -22,30 +22,33 @@ from firmware.mads.port import (
     PortEvent,
 )
 from vhca.hw.hardware import BoardInfo
+from vhca.management.refusal import response_method
+from vhca.management.subnet import (
+    apply_link_settings,
+    ext_port_info,
+    ext_port_wanted,
+    for_agent,
+    is_answered,
+    is_smp,
+    link_settings_valid,
+    port_of,
+)
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
-from vhca.wire.mad import MAD_BYTES, Smp
+from vhca.wire.mad import Smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID
 from vhca.wire.smp import NodeInfo, PortInfo
 
 _OK: Final = madwire.STATUS_OK
 _INVALID: Final = madwire.STATUS_INVALID_FIELD
-_CLASSES: Final = (madwire.CLASS_SUBN_LID, madwire.CLASS_SUBN_DR)
-_OWNED_METHODS: Final = (madwire.METHOD_GET, madwire.METHOD_SET, madwire.METHOD_TRAP_REPRESS)
 
 _Get = Callable[[Port, Smp], int]
 _Set = Callable[[Port, Smp, list[PortEvent]], int]
 
 
 def owns(mad: bytes) -> bool:
-    """Tell whether an SMP from the wire is for the agent; anything else on QP0 is for a manager on the host.
-
-    The agent owns requests (Get, Set, TrapRepress) except those for SMInfo, which only a manager can answer.
-    """
-    if len(mad) != MAD_BYTES or mad[1] not in _CLASSES or mad[3] not in _OWNED_METHODS:
-        return False
-    returning = mad[1] == madwire.CLASS_SUBN_DR and mad[4] & 0x80
-    return not returning and mad[16:18] != smpwire.SM_INFO.to_bytes(2, "big")
+    """Tell whether an SMP from the wire is for the agent; anything else on QP0 is for a manager on the host."""
+    return is_smp(mad) and for_agent(mad)
 
 
 class Sma:
@@ -66,6 +69,7 @@ class Sma:
             smpwire.SL_TO_VL: self._get_sl_to_vl,
             smpwire.VL_ARBITRATION: self._get_vl_arbitration,
             smpwire.VENDOR_DIAG: self._get_vendor_diag,
+            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info,
         }
         self._setters: dict[int, _Set] = {
             smpwire.GUID_INFO: self._set_guid_info,
@@ -73,6 +77,7 @@ class Sma:
             smpwire.P_KEY_TABLE: self._set_pkey_table,
             smpwire.SL_TO_VL: self._set_sl_to_vl,
             smpwire.VL_ARBITRATION: self._set_vl_arbitration,
+            smpwire.MLNX_EXT_PORT_INFO: self._set_ext_port_info,
         }
 
     def port(self, number: int) -> Port:
@@ -109,11 +114,11 @@ class Sma:
         leaves with its return path completed; one that the host's SMI already advanced keeps its hop pointer.
         """
         state = self.ports.get(port)
-        if state is None or not _is_smp(mad):
+        if state is None or not is_smp(mad):
             self.counters["smp_discarded"] += 1
             return None, []
         request = Smp.from_bytes(mad)
-        if request.method & madwire.METHOD_RESPONSE or request.method == madwire.METHOD_TRAP_REPRESS:
+        if not is_answered(request.method):
             self.counters["smp_no_reply"] += 1
             return None, []
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
@@ -125,7 +130,7 @@ class Sma:
             self.counters["smp_bad_mkey"] += 1
             return None, []
         status = self._execute(state, request, events)
-        request.method = madwire.METHOD_GET_RESP
+        request.method = response_method(request.method)
         request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
         return request.to_bytes(), events
 
@@ -175,7 +180,8 @@ class Sma:
             return getter(port, request)
         setter = self._setters.get(attr_id)
         if setter is None:
-            return madwire.STATUS_UNSUPPORTED_METHOD
+            # Both are known, but not together (13.4.7).
+            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
         wanted = request.data
         status = setter(port, request, events) or getter(port, request)
         if attr_id == smpwire.PORT_INFO and not status:
@@ -221,7 +227,7 @@ class Sma:
         return self.ports.get(number) if number else port
 
     def _get_port_info(self, port: Port, request: Smp) -> int:
-        target = self._selected(port, request.attr_mod)
+        target = self._selected(port, port_of(request.attr_mod))
         if target is None:
             return _INVALID
         info = PortInfo.from_bytes(target.info.to_bytes())
@@ -252,6 +258,13 @@ class Sma:
         return _OK
 
     def _get_vendor_diag(self, port: Port, request: Smp) -> int:
+        return _OK
+
+    def _get_ext_port_info(self, port: Port, request: Smp) -> int:
+        target = self._selected(port, request.attr_mod)
+        if target is None:
+            return _INVALID
+        request.data = ext_port_info(target.ext_speed_enabled)
         return _OK
 
     # Set: check everything, then change everything
@@ -290,17 +303,17 @@ class Sma:
         return _OK
 
     def _set_port_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
-        target = self._selected(port, request.attr_mod)
+        target = self._selected(port, port_of(request.attr_mod))
         if target is None:
             return _INVALID
         wanted = PortInfo.from_bytes(request.data)
-        if not _port_info_valid(target, wanted):
+        if not _port_info_valid(target, wanted, request.attr_mod):
             return _INVALID
         info = target.info
         number = target.number
         addresses = (info.lid, info.lmc, info.sm_lid, info.sm_sl)
         prefix = info.gid_prefix
-        _apply_port_info(info, wanted)
+        _apply_port_info(info, wanted, request.attr_mod)
         if (info.lid, info.lmc, info.sm_lid, info.sm_sl) != addresses:
             events.append(PortEvent(number, EVENT_LID))
         if info.gid_prefix != prefix:
@@ -309,6 +322,14 @@ class Sma:
             # Before the port becomes active: who hears of that finds its registrations already marked as lost.
             events.append(PortEvent(number, EVENT_CLIENT_REREGISTER))
         _move_port(target, wanted, events)
+        return _OK
+
+    def _set_ext_port_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+        target = self._selected(port, request.attr_mod)
+        wanted = None if target is None else ext_port_wanted(target.ext_speed_enabled, request.data)
+        if target is None or wanted is None:
+            return _INVALID
+        target.ext_speed_enabled = wanted
         return _OK
 
     def _trap_144(self, port: Port, change_flags: int) -> bytes | None:
@@ -338,25 +359,17 @@ class Sma:
         ).to_bytes()
 
 
-def _is_smp(mad: bytes) -> bool:
-    """Tell whether the bytes are one SMP of either routing."""
-    return len(mad) == MAD_BYTES and mad[1] in _CLASSES
-
-
 def _unicast(lid: int) -> bool:
     return 0 < lid < MULTICAST_LID_FIRST
 
 
-def _port_info_valid(port: Port, wanted: PortInfo) -> bool:
+def _port_info_valid(port: Port, wanted: PortInfo, attr_mod: int) -> bool:
     """Tell whether all fields of a Set(PortInfo) are legal now; any illegal one refuses the whole (14.2.5.6)."""
     info = port.info
-    widths = info.link_width_supported
-    speeds = info.link_speed_supported
     return (
         _unicast(wanted.lid)
         and (_unicast(wanted.sm_lid) or wanted.sm_lid == PERMISSIVE_LID)
-        and (wanted.link_width_enabled in (0, 255) or not wanted.link_width_enabled & ~widths)
-        and (wanted.link_speed_enabled in (0, 15) or not wanted.link_speed_enabled & ~speeds)
+        and link_settings_valid(info, wanted, attr_mod)
         and wanted.neighbor_mtu <= info.mtu_cap
         and wanted.operational_vls <= info.vl_cap
         and wanted.port_state <= smpwire.PORT_ACTIVE
@@ -367,7 +380,7 @@ def _port_info_valid(port: Port, wanted: PortInfo) -> bool:
     )
 
 
-def _apply_port_info(info: PortInfo, wanted: PortInfo) -> None:
+def _apply_port_info(info: PortInfo, wanted: PortInfo, attr_mod: int) -> None:
     """Copy the fields a manager may write; zero means "no change" where the book says so."""
     for name in (
         "mkey",
@@ -387,12 +400,7 @@ def _apply_port_info(info: PortInfo, wanted: PortInfo) -> None:
     for name in ("link_down_default_state", "neighbor_mtu", "operational_vls"):
         if getattr(wanted, name):
             setattr(info, name, getattr(wanted, name))
-    if wanted.link_width_enabled:
-        info.link_width_enabled = wanted.link_width_enabled & info.link_width_supported
-    if wanted.link_speed_enabled:
-        info.link_speed_enabled = wanted.link_speed_enabled & info.link_speed_supported
-    if wanted.link_speed_ext_enabled:
-        info.link_speed_ext_enabled = wanted.link_speed_ext_enabled & info.link_speed_ext_supported
+    apply_link_settings(info, wanted, attr_mod)
     for name in ("mkey_violations", "pkey_violations", "qkey_violations"):
         # Writing 0 resets a counter, other values are ignored.
         if not getattr(wanted, name):

@@ -119,7 +119,15 @@ def complete_send(hca: "Hca", qp: Qp, wqe: SendWqe) -> bool:
     cqe = bytearray(entry)
     if wqe.answer:
         cqe = _with_data(cqe, wqe.answer, qp.inline_read)
-    return write_cqe(hca, qp.send_cq, cqe, wqe.ce == _WITH_EVENT)
+    return write_cqe(hca, qp.send_cq, cqe, wqe.ce == _WITH_EVENT) or _lost(hca, qp)
+
+
+def _lost(hca: "Hca", qp: Qp) -> bool:
+    """The completion queue is dead: the queue pair that wanted to use it has no other way to tell (11.6.3.3)."""
+    if not qp.cq_lost:
+        qp.cq_lost = True
+        qp_event(hca, qp, EVENT_CATASTROPHIC)
+    return False
 
 
 def _with_data(cqe: bytearray, data: bytes, room: int) -> bytearray:
@@ -132,8 +140,11 @@ def _with_data(cqe: bytearray, data: bytes, room: int) -> bytearray:
     return cqe
 
 
-def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor: int = 0) -> None:
-    """Report a send WQE that ended with an error or was flushed, whether it asked for a completion or not."""
+def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor: int = 0) -> bool:
+    """Report a send WQE that ended with an error or was flushed, whether it asked for a completion or not.
+
+    False if the CQ is dead.
+    """
     if syndrome != FLUSHED:
         hca.count[f"send_errors_{syndrome:#04x}"] += 1
     name = _SEND_COUNTERS.get(syndrome)
@@ -141,10 +152,10 @@ def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor
         qp.count(name)
     qp.count("req_cqe_error")
     if qp.send_cq is None:
-        return
+        return True
     user = qp.user_index
     entry = _failed(0 if user == ANY_USER_INDEX else user, vendor, syndrome, opcode, qp.handle, index, _ERROR_REQUESTER)
-    write_cqe(hca, qp.send_cq, bytearray(entry), True)
+    return write_cqe(hca, qp.send_cq, bytearray(entry), True) or _lost(hca, qp)
 
 
 def _receive_cq(qp: Qp, srq: Srq | None) -> Cq | None:
@@ -200,11 +211,11 @@ def complete_receive(
     cqe = bytearray(entry)
     if inline:
         cqe = _with_data(cqe, inline, qp.inline_receive)
-    return write_cqe(hca, cq, cqe, solicited)
+    return write_cqe(hca, cq, cqe, solicited) or _lost(hca, qp)
 
 
-def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int = 0) -> None:
-    """Report a receive that ended with an error or was flushed."""
+def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int = 0) -> bool:
+    """Report a receive that ended with an error or was flushed. False if the CQ is dead."""
     if syndrome != FLUSHED:
         hca.count[f"receive_errors_{syndrome:#04x}"] += 1
     name = _RECEIVE_COUNTERS.get(syndrome)
@@ -213,9 +224,9 @@ def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int =
     qp.count("resp_cqe_error")
     cq = _receive_cq(qp, recv.srq)
     if cq is None:
-        return
+        return True
     entry = _failed(_receive_user(qp, recv.srq), vendor, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)
-    write_cqe(hca, cq, bytearray(entry), True)
+    return write_cqe(hca, cq, bytearray(entry), True) or _lost(hca, qp)
 
 
 def qp_event(hca: "Hca", qp: Qp, event_type: int) -> None:

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Final
 
 from firmware.transport import completer, responder, unreliable
-from firmware.transport.port import FULL_MEMBER, Port, is_own_lid, pkey_at, pkeys_match
-from firmware.transport.qp import ERR, INIT, ST_DCI, ST_UC, ST_XRC, Qp
-from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Packet
+from firmware.transport.port import FULL_MEMBER, Port, gid_at, gids_match, is_own_lid, pkey_at, pkeys_match
+from firmware.transport.qp import ERR, INIT, ST_DCI, ST_UC, ST_XRC, Path, Qp
+from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Grh, Packet
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -24,11 +24,10 @@ def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
         hca.count["rx_drop_path"] += 1
         return
     pkey = pkey_at(port, qp.pkey_index)
-    if (packet.pkey != pkey or not pkey & FULL_MEMBER) and not pkeys_match(packet.pkey, pkey):
+    if (packet.pkey != pkey or pkey <= FULL_MEMBER) and not pkeys_match(packet.pkey, pkey):
         hca.count["rx_drop_pkey"] += 1
         return
-    grh = path.grh
-    if grh is not None and (packet.grh is None or packet.grh.sgid != grh.dgid or packet.grh.dgid != grh.sgid):
+    if (path.grh is not None or packet.grh is not None) and not _same_way(port, path, packet.grh):
         hca.count["rx_drop_gid"] += 1
         return
     hca.count["rx_packets"] += packet.count
@@ -42,3 +41,11 @@ def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
         hca.count["rx_drop_dc_initiator"] += 1
     else:
         responder.request(hca, qp, packet)
+
+
+def _same_way(port: Port, path: Path, grh: Grh | None) -> bool:
+    """Both directions of a connection have a GRH or none has; each names the other's ends (9.6.1.3)."""
+    expected = path.grh
+    if expected is None or grh is None:
+        return False
+    return gids_match(grh.sgid, expected.dgid) and gids_match(grh.dgid, gid_at(port, path.source_gid_index))

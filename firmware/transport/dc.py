@@ -9,10 +9,11 @@ of it. There a connection is the receive side of a reliable queue pair, so that 
 
 from typing import TYPE_CHECKING, Final
 
+from firmware import paging
 from firmware.objects import Dct
 from firmware.queues import post_event
 from firmware.transport import completion, responder
-from firmware.transport.port import Port, gid_at, is_own_lid, pkey_at, pkeys_match, transmit
+from firmware.transport.port import Port, gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
 from firmware.transport.replies import NAK_REMOTE_ACCESS, acknowledgement
 from firmware.transport.wqe import SendWqe
@@ -82,6 +83,9 @@ def receive(hca: "Hca", port: Port, port_number: int, packet: Packet) -> None:
         return
     if not is_own_lid(port, packet.dlid):
         hca.count["rx_drop_path"] += 1
+        return
+    if packet.grh is not None and not is_own_gid(port, packet.grh.dgid):
+        hca.count["rx_drop_gid"] += 1
         return
     if not pkeys_match(packet.pkey, pkey_at(port, target.pkey_index)):
         hca.count["rx_drop_pkey"] += 1
@@ -162,6 +166,7 @@ def _wrong_key(hca: "Hca", target: Dct, packet: Packet) -> None:
 def _close(hca: "Hca", connection: Qp) -> None:
     """Forget a connection: a receive under way ends with it."""
     connection.state = ERR
+    paging.abandon(connection.page_requests)
     connection.turns = 0
     connection.responder.replies.clear()
     completion.flush_receive_queue(hca, connection)

@@ -152,6 +152,7 @@ def _management(hca: "Hca", port: Port, number: int, packet: Packet) -> None:
         return
     qp = hca.special_qps.get((number, packet.dest_qp))
     if qp is None:
-        hca.count["rx_drop_no_management_qp"] += 1
+        if hca.unattended is None or not hca.unattended(number, packet):
+            hca.count["rx_drop_no_management_qp"] += 1
         return
     ud.receive(hca, number, qp, packet)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from firmware import paging
 from firmware.memory import PageFault
+from firmware.objects import Resume
 from firmware.transport import completion
 from firmware.transport.qp import ERR, RST, RTS, Qp, Responder
 from firmware.transport.retire import retire
@@ -47,7 +48,7 @@ def hold_send(hca: "Hca", qp: Qp, wqe: SendWqe, fault: PageFault, ahead_bytes: i
             run_soon(hca, qp)
 
     wqe.fault = PAGING
-    if not paging.request(hca, fault, ahead_bytes, resume):
+    if not _request(hca, qp, fault, ahead_bytes, resume):
         wqe.fault = completion.LOCAL_PROTECTION
         wqe.reason = str(fault)
         if again:
@@ -66,7 +67,7 @@ def hold_datagram(hca: "Hca", qp: Qp, fault: PageFault, refuse: Callable[[], Non
             else:
                 refuse()
 
-    requester.paging = paging.request(hca, fault, 0, resume)
+    requester.paging = _request(hca, qp, fault, 0, resume)
     return requester.paging
 
 
@@ -81,7 +82,7 @@ def hold_request(hca: "Hca", qp: Qp, fault: PageFault, ahead_bytes: int, refuse:
         if not good and alive(qp, responder):
             refuse()
 
-    responder.paging = paging.request(hca, fault, ahead_bytes, resume)
+    responder.paging = _request(hca, qp, fault, ahead_bytes, resume)
     return responder.paging
 
 
@@ -98,8 +99,18 @@ def hold_replies(hca: "Hca", qp: Qp, fault: PageFault, ahead_bytes: int, go_on: 
             else:
                 refuse()
 
-    responder.stalled = paging.request(hca, fault, ahead_bytes, resume)
+    responder.stalled = _request(hca, qp, fault, ahead_bytes, resume)
     return responder.stalled
+
+
+def _request(hca: "Hca", qp: Qp, fault: PageFault, ahead_bytes: int, resume: Resume) -> bool:
+    """Ask, and let the queue pair know what it waits for, so that it can go before the host has answered."""
+    wanted = paging.request(hca, fault, ahead_bytes, resume)
+    if wanted is None:
+        return False
+    qp.page_requests = [other for other in qp.page_requests if not paging.is_over(other)]
+    qp.page_requests.append(wanted)
+    return True
 
 
 def receiver_code(qp: Qp) -> int:

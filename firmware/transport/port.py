@@ -5,16 +5,19 @@ start at 1. The transport only reads it, at each use, because a subnet manager m
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+from firmware.transport.qp import Path
 from vhca.hw.effects import Transmit
-from vhca.wire.packet import PERMISSIVE_LID, Packet
+from vhca.wire.packet import PERMISSIVE_LID, Grh, Packet
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
 
 FULL_MEMBER: Final = 0x8000
 DEFAULT_PKEY: Final = 0xFFFF
+DEFAULT_GID_PREFIX: Final = bytes.fromhex("fe80000000000000")
 MANAGEMENT_VL: Final = 15
 
 
@@ -80,6 +83,26 @@ def gid_at(port: Port, index: int) -> bytes:
     """The GID at `index`, all zeros if the table has no such entry."""
     gids = port.gids
     return gids[index] if index < len(gids) else bytes(16)
+
+
+def gids_match(gid: bytes, own: bytes) -> bool:
+    """Tell whether `gid` of a packet stands for `own`: the default prefix is good for every port (4.1.1)."""
+    return gid == own or (gid[:8] == DEFAULT_GID_PREFIX and gid[8:] == own[8:])
+
+
+def is_own_gid(port: Port, gid: bytes) -> bool:
+    """Tell whether `gid` is one of the port's."""
+    return any(gids_match(gid, own) for own in port.gids)
+
+
+def grh_of(port: Port, path: Path) -> Grh | None:
+    """The GRH of what leaves over `path`, None if there is none; its source is what the table holds now."""
+    grh = path.grh
+    if grh is not None:
+        sgid = gid_at(port, path.source_gid_index)
+        if grh.sgid != sgid:
+            grh = path.grh = replace(grh, sgid=sgid)
+    return grh
 
 
 CLOSED: Final = 0

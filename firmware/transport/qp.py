@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firmware.objects import Cq, HcaObject, Mkey, QCounter, Srq
+from firmware.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq
 from vhca.wire.connectx.qpc import Qpc
 
 if TYPE_CHECKING:
@@ -211,9 +211,13 @@ class Qp(HcaObject):
     path: Path | None = None
     requester: Requester = field(default_factory=Requester)
     responder: Responder = field(default_factory=Responder)
+    # Requests for missing pages that this queue pair waits for.
+    page_requests: list[PageRequest] = field(default_factory=list)
     # The kinds of work for which it stands in the card's line (:mod:`firmware.turns`).
     turns: int = 0
     last_wqe_reported: bool = False
+    # The host knows that a completion of this queue pair could not be written.
+    cq_lost: bool = False
     # The card's registration queue may use and change keys of every protection domain.
     exempt_from_pd: bool = False
     # Why the last transition was refused, for the trace and the command's syndrome.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from firmware.memory import BUS, AccessError, PageFault, remote_check, remote_read
 from firmware.objects import REMOTE_READ
 from firmware.transport import completion, paging
-from firmware.transport.port import pkey_at, transmit
+from firmware.transport.port import grh_of, pkey_at, transmit
 from firmware.transport.psn import PSN_MASK
 from firmware.transport.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
 from firmware.transport.segment import BURST_BYTES, packet_count
@@ -234,7 +234,7 @@ def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:
         qp.responder.mtu,
         path.sl,
         0,
-        path.grh,
+        grh_of(port, path),
         pkey_at(port, qp.pkey_index),
         msn=msn,
     )

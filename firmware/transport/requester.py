@@ -11,7 +11,7 @@ from firmware.memory import AccessError, PageFault, gather, gather_pieces
 from firmware.queues import SendQueue
 from firmware.timers import Timer
 from firmware.transport import completion, dc, paging, umr
-from firmware.transport.port import LOOPBACK, WIRE, pkey_at, way_out
+from firmware.transport.port import LOOPBACK, WIRE, grh_of, pkey_at, way_out
 from firmware.transport.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
 from firmware.transport.retry import ack_timeout
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 # Work of one step.
 WQE_BUDGET: Final = 64
 BYTE_BUDGET: Final = 1 << 20
-# What may be outstanding: bytes, counted as packets of full size, but at least so many packets.
+# What may be outstanding: bytes, counted as packets of full size, but at least so many packets. Of an unreliable
+# connection nothing is.
 WINDOW_BYTES: Final = 2 << 20
 WINDOW_PACKETS: Final = 512
 # A long run of packets asks for an acknowledgement on its way.
@@ -74,6 +75,7 @@ def _find_way(hca: "Hca", qp: Qp, requester: Requester) -> None:
         port = hca.ports[qp.port]
         requester.slid = port.lid | path.mlid & (1 << port.lmc) - 1 if path.mlid else port.lid
         requester.pkey = pkey_at(port, qp.pkey_index)
+        grh_of(port, path)
         requester.way_out = way_out(port, path.dlid)
 
 
@@ -86,7 +88,7 @@ def _queue_lost(hca: "Hca", qp: Qp, error: DmaError) -> None:
 
 def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
     pending = requester.pending
-    window = max(WINDOW_BYTES >> requester.log_mtu, WINDOW_PACKETS)
+    window = MAX_PACKETS if qp.service == ST_UC else max(WINDOW_BYTES >> requester.log_mtu, WINDOW_PACKETS)
     budget = BYTE_BUDGET
     for _ in range(WQE_BUDGET):
         if requester.cursor < len(pending):
@@ -113,8 +115,8 @@ def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
                         return
                     if way == dc.CONNECTED:
                         _find_way(hca, qp, requester)
-                if not wqe.fault:
-                    _start(requester, wqe)
+                if not wqe.fault and not _start(requester, wqe):
+                    return
                 if wqe.fault:
                     continue
         if wqe.op == LOCAL:
@@ -182,20 +184,26 @@ def _may_start(requester: Requester, wqe: SendWqe) -> bool:
     return wqe.op < READ_REQUEST or wqe.op == LOCAL or reads < requester.read_limit
 
 
-def _start(requester: Requester, wqe: SendWqe) -> None:
-    """Give the WQE its packet sequence numbers."""
+def _start(requester: Requester, wqe: SendWqe) -> bool:
+    """Give the WQE its packet sequence numbers; False if it has to wait for acknowledgements.
+
+    Outstanding numbers never take more than half the circle: old and new ones could not be told apart (9.7.2).
+    """
     first = requester.next_psn
     if wqe.op == LOCAL:
         wqe.first = wqe.end = first
-        return
+        return True
     count = 1 if wqe.op >= COMPARE_SWAP else packet_count(wqe.length, requester.log_mtu)
     if wqe.length > requester.message_max or count > MAX_PACKETS:
         wqe.fault = completion.LOCAL_LENGTH
         wqe.reason = "the message is longer than log_msg_max allows"
-        return
+        return True
+    if first + count - requester.una > MAX_PACKETS:
+        return False
     wqe.first = first
     wqe.end = requester.next_psn = first + count
     requester.ssn += 1
+    return True
 
 
 def _execute_local(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:

@@ -179,6 +179,8 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     if packet.start:
         if not qp.remote_rights & REMOTE_WRITE:
             raise RequestError(NAK_INVALID_REQUEST, "RDMA WRITE is not enabled")
+        if packet.dma_length > MESSAGE_BYTES_MAX:
+            raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
         mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE, responder.domain)
         offset = 0
         length = packet.dma_length
@@ -376,7 +378,7 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     if not qp.remote_rights & REMOTE_READ:
         raise RequestError(NAK_INVALID_REQUEST, "RDMA READ is not enabled")
     length = packet.dma_length
-    if length > 1 << 31:
+    if length > MESSAGE_BYTES_MAX:
         raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
     _check_resources(responder)
     va, rkey, domain = packet.va, packet.rkey, responder.domain

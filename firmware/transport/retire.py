@@ -39,5 +39,7 @@ def fail_head(hca: "Hca", qp: Qp, syndrome: int, reason: str) -> None:
     if requester.cursor:
         requester.cursor -= 1
     hca.note("send_error", qpn=qp.handle, index=wqe.index, opcode=wqe.opcode, syndrome=syndrome, why=reason)
-    completion.fail_send(hca, qp, wqe.index, wqe.opcode, syndrome)
-    enter_send_error(hca, qp, reason)
+    if completion.fail_send(hca, qp, wqe.index, wqe.opcode, syndrome):
+        enter_send_error(hca, qp, reason)
+    else:
+        enter_error(hca, qp, "the send CQ is dead")

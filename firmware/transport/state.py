@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from firmware import paging
 from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.timers import Timer
 from firmware.transport.completion import flush_receive_queue, flush_send_queue
@@ -113,11 +114,7 @@ TRANSITIONS: Final[dict[int, Transition]] = {
         ),
     ),
     Op.RTR2RTS_QP: Transition((RTR,), RTS, _RTS_OPTIONAL),
-    Op.RTS2RTS_QP: Transition(
-        (RTS,),
-        RTS,
-        {**_RTS_OPTIONAL, ST_UD: _mask(OptParam.Q_KEY, OptParam.SRQN, OptParam.CQN_RCV)},
-    ),
+    Op.RTS2RTS_QP: Transition((RTS,), RTS, _RTS_OPTIONAL),
     Op.SQERR2RTS_QP: Transition((SQER,), RTS, _RECOVERY_OPTIONAL),
     Op.SQD_RTS_QP: Transition((SQD,), RTS, _RECOVERY_OPTIONAL),
     Op.QP_2ERR: Transition(_ANY_STATE, ERR, {}),
@@ -125,7 +122,7 @@ TRANSITIONS: Final[dict[int, Transition]] = {
 }
 
 # Attributes of the context that each optional bit stands for.
-_OPTIONAL_FIELDS: Final[dict[int, tuple[str, ...]]] = {
+OPTIONAL_FIELDS: Final[dict[int, tuple[str, ...]]] = {
     OptParam.RRE: ("rre",),
     OptParam.RAE: ("rae", "atomic_mode"),
     OptParam.RWE: ("rwe",),
@@ -208,7 +205,7 @@ def apply(hca: "Hca", qp: Qp, opcode: int, opt_param_mask: int, qpc: Qpc) -> int
         return _refuse(qp, Status.BAD_PARAM, "opt_param_mask flags an attribute that this transition cannot carry")
     context = Qpc.from_bytes(qp.context.to_bytes())
     names = list(_required(opcode, qp.service))
-    for bit, fields in _OPTIONAL_FIELDS.items():
+    for bit, fields in OPTIONAL_FIELDS.items():
         if opt_param_mask >> bit & 1:
             names += fields
     for name in names:
@@ -352,7 +349,7 @@ def reset(hca: "Hca", qp: Qp) -> None:
     change(hca, qp, RST, "2RST_QP")
     qp.requester = Requester()
     qp.responder = Responder()
-    qp.last_wqe_reported = False
+    qp.last_wqe_reported = qp.cq_lost = False
     qp.path = None
     if qp.sq is not None:
         qp.sq.reset()
@@ -366,10 +363,11 @@ def destroy(hca: "Hca", qp: Qp) -> None:
 
 
 def _stop(hca: "Hca", qp: Qp) -> None:
-    timers = hca.timers
-    for timer in (qp.requester.ack_timer, qp.requester.rnr_timer):
-        if timer is not None:
-            timers.cancel(timer)
+    requester = qp.requester
+    for timer in (requester.ack_timer, requester.rnr_timer):
+        hca.timers.drop(timer)
+    requester.ack_timer = requester.rnr_timer = None
+    paging.abandon(qp.page_requests)
     qp.turns = 0
     for place in [place for place, special in hca.special_qps.items() if special is qp]:
         del hca.special_qps[place]

@@ -11,7 +11,7 @@ from firmware.memory import TOO_SHORT, AccessError, PageFault, gather, gather_pi
 from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
 from firmware.transport import completion, paging
-from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, pkey_at, pkeys_match, transmit
+from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, is_own_gid, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
 from firmware.transport.state import enter_error, enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, SendWqe, WqeError, blocks_of, identity_of, parse
@@ -82,9 +82,12 @@ def _fail(hca: "Hca", qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: s
     assert sq is not None
     opcode, _ = identity_of(ctrl)
     hca.note("wqe_error", qpn=qp.handle, index=sq.consumer & 0xFFFF, opcode=opcode, syndrome=syndrome, why=reason)
-    completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
+    alive = completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
     sq.consumer += blocks
-    enter_send_error(hca, qp, reason)
+    if alive:
+        enter_send_error(hca, qp, reason)
+    else:
+        enter_error(hca, qp, "the send CQ is dead")
 
 
 def _send(hca: "Hca", qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
@@ -181,6 +184,10 @@ def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
         hca.count["rx_drop_qp_state"] += 1
         return
     port = hca.ports[port_number]
+    grh = packet.grh
+    if grh is not None and packet.dest_qp != MULTICAST_QPN and not is_own_gid(port, grh.dgid):
+        hca.count["rx_drop_gid"] += 1
+        return
     if qp.service == ST_QP0:
         pass
     elif qp.service == ST_QP1:
@@ -289,13 +296,16 @@ def _refuse(hca: "Hca", qp: Qp, recv: RecvWqe, error: AccessError) -> None:
         return
     too_short = error.kind == TOO_SHORT
     hca.note("receive_error", qpn=qp.handle, index=recv.wqe_counter, why=str(error))
-    completion.fail_receive(hca, qp, recv, completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION)
-    if not too_short:
+    syndrome = completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION
+    if not completion.fail_receive(hca, qp, recv, syndrome) or not too_short:
         enter_error(hca, qp, str(error))
 
 
 def receive_multicast(hca: "Hca", port_number: int, packet: Packet) -> None:
     """A datagram for the multicast QPN: each queue pair attached to its GID on this port gets a copy (10.5.2.1)."""
+    if not MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
+        hca.count["rx_drop_dlid"] += 1
+        return
     grh = packet.grh
     group: MulticastGroup | None = hca.multicast.get(grh.dgid) if grh is not None else None
     if group is None:

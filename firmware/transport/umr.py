@@ -4,9 +4,10 @@ Fast registration, local invalidate, memory window bind and the driver's own reg
 key is found by its index: the WQE may carry the key's new variant. Everything is checked before anything is changed.
 """
 
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import PRESENT, AccessError, PageFault, find_key, gather
+from firmware.memory import KLM_BYTES, STEP_PIECES, AccessError, PageFault, find_key, gather, klm_sizes
 from firmware.objects import (
     ANY_QPN,
     LOCAL_READ,
@@ -22,6 +23,7 @@ from firmware.objects import (
     REPEAT_BLOCK,
     Mkey,
 )
+from firmware.pages import Entries, all_present
 from firmware.transport.completion import BIND, LOCAL_PROTECTION, LOCAL_QP_OPERATION
 from firmware.transport.qp import Qp
 from firmware.transport.wqe import SendWqe
@@ -37,6 +39,8 @@ CTRL_AT: Final = 16
 MKEY_AT: Final = CTRL_AT + UmrCtrlSegment.SIZE
 PAYLOAD_AT: Final = MKEY_AT + UmrMkeySegment.SIZE
 MIN_LOG_PAGE: Final = 12
+# A window shows one region or a few, which are looked at when it is bound; a longer list only where it is used.
+CHECKED_ENTRIES: Final = 64
 MAX_LOG_PAGE: Final = 52
 INDIRECT: Final = (MODE_KLM, MODE_KSM)
 _RIGHTS: Final = (
@@ -48,6 +52,7 @@ _RIGHTS: Final = (
 )
 _data = DataSegment.unpacker("byte_count", "lkey", "addr")
 _klm = Klm.unpacker("bcount", "key", "va")
+_entries = Struct(">IIQ").iter_unpack
 
 
 class UmrError(Exception):
@@ -72,18 +77,25 @@ def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
     payload = _payload(hca, qp, ctrl, raw)
     changed = _changed(mkey, ctrl.mkey_mask, segment)
     _check_place(mkey, ctrl, payload)
+    copied = 0
     if mkey.mode == MODE_KLM and payload:
-        changed.klms = _klms(mkey, ctrl, payload)
-    if changed.mode == MODE_KLM and not changed.free and payload:
-        _check_window(hca, qp, changed)
+        table, copied = _load(mkey.klms, ctrl, payload)
+        changed.klms = bytes(table)
+        if not changed.free:
+            _check_window(hca, qp, changed)
     _commit(hca, mkey, changed)
     if mkey.mode == MODE_MTT and payload:
-        mkey.mtts = _load(_entries(mkey) if ctrl.translation_offset_en else bytearray(), ctrl, payload)
+        old = mkey.mtts
+        if ctrl.translation_offset_en and not mkey.paged:
+            # The pages of a plain list are all there.
+            old = bytes(all_present(old))
+        mkey.mtts, copied = _load(old, ctrl, payload)
+        mkey.paged = True
     elif mkey.mode == MODE_KSM and payload:
-        mkey.ksms = _load(mkey.ksms, ctrl, payload)
+        mkey.ksms, copied = _load(mkey.ksms, ctrl, payload)
+    if payload:
+        mkey.translation_changed()
     hca.count["umrs"] += 1
-    # A list of entries of any size that is changed in part is copied as a whole.
-    copied = len(changed.klms) * OCTWORD if ctrl.translation_offset_en else 0
     return len(payload) + copied
 
 
@@ -131,7 +143,7 @@ def _payload(hca: "Hca", qp: Qp, ctrl: UmrCtrlSegment, raw: bytes) -> bytes:
         raise UmrError(LOCAL_QP_OPERATION, "umr: translation without a data segment")
     length, lkey, addr = _data(raw, PAYLOAD_AT)
     try:
-        return gather(hca, qp, [(addr, length, lkey)], 0, size)
+        return gather(hca, qp, [(addr, length, lkey)], 0, size, STEP_PIECES)
     except PageFault:
         raise
     except AccessError as error:
@@ -161,7 +173,7 @@ def _changed(mkey: Mkey, mask: int, segment: UmrMkeySegment) -> Mkey:
     if mask >> MkeyMask.PAGE_SIZE & 1:
         high = segment.log_page_size & 0x20 if mask >> MkeyMask.PAGE_SIZE_5 & 1 else 0
         changed.log_page_size = high | segment.log_page_size & 0x1F
-        if mkey.mode == MODE_MTT and not MIN_LOG_PAGE <= changed.log_page_size <= MAX_LOG_PAGE:
+        if mkey.mode in (MODE_MTT, MODE_KSM) and not MIN_LOG_PAGE <= changed.log_page_size <= MAX_LOG_PAGE:
             raise UmrError(BIND, "umr: 12 is the smallest log_page_size")
     return changed
 
@@ -182,38 +194,28 @@ def _check_place(mkey: Mkey, ctrl: UmrCtrlSegment, payload: bytes) -> None:
     if offset + ctrl.xlt_octowords > -(-mkey.capacity_octwords // BLOCK_OCTWORDS) * BLOCK_OCTWORDS:
         raise UmrError(BIND, "umr: more translation than the key was created for")
     if mkey.mode == MODE_MTT:
-        loaded = ((len(mkey.pages) if mkey.mtts is None else len(mkey.mtts) >> 3) + 1) >> 1
+        loaded = (len(mkey.mtts) + 8) // OCTWORD
     else:
-        loaded = len(mkey.klms) if mkey.mode == MODE_KLM else len(mkey.ksms) // OCTWORD
+        loaded = len(mkey.klms if mkey.mode == MODE_KLM else mkey.ksms) // OCTWORD
     if offset > -(-loaded // BLOCK_OCTWORDS) * BLOCK_OCTWORDS:
         raise UmrError(BIND, "umr: the entries before this offset were never loaded")
 
 
-def _klms(mkey: Mkey, ctrl: UmrCtrlSegment, payload: bytes) -> list[tuple[int, int, int]]:
-    new: list[tuple[int, int, int]] = [_klm(payload, at) for at in range(0, len(payload), Klm.SIZE)]
+def _load(old: Entries, ctrl: UmrCtrlSegment, payload: bytes) -> tuple[bytearray, int]:
+    """A list with entries taken over as they are, and how many bytes of it had to be copied.
+
+    A part goes into place: a table may be long, and faults change single pages. Only a list that is not the key's own
+    yet, or that must not change before its new content is checked, is copied.
+    """
     if not ctrl.translation_offset_en:
-        return new
-    at = _place(ctrl)
-    old = mkey.klms
-    return old[:at] + [(0, 0, 0)] * (at - len(old)) + new + old[at + len(new) :]
-
-
-def _entries(mkey: Mkey) -> bytearray:
-    """Page entries of a key; those of one that was created with pages are all present."""
-    if mkey.mtts is None:
-        return bytearray(b"".join([(page | PRESENT).to_bytes(8, "big") for page in mkey.pages]))
-    return mkey.mtts
-
-
-def _load(table: bytearray, ctrl: UmrCtrlSegment, payload: bytes) -> bytearray:
-    """Take entries over as they are. A part goes into place: a table may be long, and faults change single pages."""
-    if not ctrl.translation_offset_en:
-        return bytearray(payload)
+        return bytearray(payload), 0
     at = _place(ctrl) * OCTWORD
+    table = old if isinstance(old, bytearray) else bytearray(old)
+    copied = 0 if table is old else len(table)
     # At most the rest of a block is missing (see _check_place).
     table += bytes(max(0, at - len(table)))
     table[at : at + len(payload)] = payload
-    return table
+    return table, copied
 
 
 def _check_window(hca: "Hca", qp: Qp, changed: Mkey) -> None:
@@ -228,17 +230,21 @@ def _check_window(hca: "Hca", qp: Qp, changed: Mkey) -> None:
             raise UmrError(BIND, str(error)) from None
 
 
-def _shown(klms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The regions that a list of entries shows: of a strided one, from the first to the last repetition."""
-    if not klms or klms[0][1] != REPEAT_BLOCK:
-        return klms
-    round_bytes, _, counts = klms[0]
+def _shown(klms: bytes) -> list[tuple[int, int, int]]:
+    """The regions that a short list of entries shows: of a strided one, from the first to the last repetition."""
+    if not klms:
+        return []
+    round_bytes, mark, counts = _klm(klms)
+    if mark != REPEAT_BLOCK:
+        return list(_entries(klms)) if len(klms) <= CHECKED_ENTRIES * KLM_BYTES else []
     repeat, count = counts >> 32, counts & 0xFFFF
-    columns = klms[1 : 1 + count]
-    sizes = [size & 0xFFFF for size, _, _ in columns]
-    if not repeat or not count or len(columns) < count or 0 in sizes or sum(sizes) != round_bytes:
+    columns = klms[KLM_BYTES : KLM_BYTES * (1 + count)]
+    sizes = [size & 0xFFFF for size in klm_sizes(columns)]
+    if not repeat or not count or len(sizes) < count or 0 in sizes or sum(sizes) != round_bytes:
         raise UmrError(BIND, "umr: the repeat block does not fit its entries")
-    return [((size >> 16) * (repeat - 1) + (size & 0xFFFF), key, addr) for size, key, addr in columns]
+    if count > CHECKED_ENTRIES:
+        return []
+    return [((size >> 16) * (repeat - 1) + (size & 0xFFFF), key, addr) for size, key, addr in _entries(columns)]
 
 
 def _commit(hca: "Hca", mkey: Mkey, changed: Mkey) -> None:
@@ -248,6 +254,7 @@ def _commit(hca: "Hca", mkey: Mkey, changed: Mkey) -> None:
             old.refs -= 1
         if new is not None:
             new.refs += 1
+    moved = (mkey.start, mkey.length, mkey.length64, mkey.log_page_size)
     mkey.variant = changed.variant
     mkey.pd = changed.pd
     mkey.rights = changed.rights
@@ -259,5 +266,5 @@ def _commit(hca: "Hca", mkey: Mkey, changed: Mkey) -> None:
     mkey.free = changed.free
     mkey.remote_invalidate = changed.remote_invalidate
     mkey.qpn = changed.qpn
-    # The pages are to be looked at anew.
-    mkey.linear_pages = None
+    if moved != (mkey.start, mkey.length, mkey.length64, mkey.log_page_size):
+        mkey.translation_changed()

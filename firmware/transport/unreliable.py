@@ -102,6 +102,8 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     if packet.start:
         if not qp.remote_rights & REMOTE_WRITE:
             raise Dropped("rx_drop_uc_rights")
+        if packet.dma_length > MESSAGE_BYTES_MAX:
+            raise Dropped("rx_drop_uc_length")
         try:
             responder.mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE)
         except AccessError:

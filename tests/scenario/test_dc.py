@@ -318,3 +318,17 @@ def test_a_target_answers_from_the_lid_that_was_asked() -> None:
     )
     world.settle()
     assert statuses(a) == [0]
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+def test_a_global_route_names_the_target_s_port(stranger: bool) -> None:
+    world = World()
+    end, target = initiator(world.a), Target(world.b)
+    target.srq.post_recv(target.card.alloc(64), 64)
+    gid = world.b.port.gids[0]
+    route = target.av(grh=1, hop_limit=3, rgid=gid[:15] + b"\x99" if stranger else gid)
+    end.post(WqeOpcode.SEND, route + end.sge(end.buffer(b"over a router"), 13))
+    world.settle()
+    assert bool(target.cq.poll()) is not stranger
+    assert bool(end.send_cq.poll()) is not stranger
+    assert world.b.hca.count["rx_drop_gid"] == stranger

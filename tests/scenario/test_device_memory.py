@@ -3,7 +3,7 @@
 import os
 
 from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MEMIC, REMOTE_ATOMIC, REMOTE_WRITE, Memic, Mkey
-from tests.scenario.world import ALL_RIGHTS, Card, pair
+from tests.scenario.world import ALL_RIGHTS, Card, packed_klms, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import WqeOpcode
 
@@ -15,7 +15,7 @@ def device_key(card: Card, rights: int = ALL_RIGHTS, length: int = LENGTH) -> in
     start = card.hca.info.device_memory_start + OFFSET
     piece = Memic(start=start, size_bytes=length)
     mkey = Mkey(
-        variant=0x33, pd=card.pd.handle, rights=rights, mode=MODE_MEMIC, length=length, pages=[start], memic=piece
+        variant=0x33, pd=card.pd.handle, rights=rights, mode=MODE_MEMIC, length=length, device_offset=start, memic=piece
     )
     card.hca.mkeys.add(mkey)
     return mkey.handle << 8 | mkey.variant
@@ -80,7 +80,7 @@ def test_an_indirect_key_joins_host_and_device_memory() -> None:
     inner = device_key(world.b)
     host = b.buffer(64)
     outer = Mkey(variant=1, pd=world.b.pd.handle, rights=REMOTE_WRITE, mode=MODE_KLM, length=128,
-                 klms=[(64, world.b.key, host), (64, inner, 128)])  # fmt: skip
+                 klms=packed_klms((64, world.b.key, host), (64, inner, 128)))  # fmt: skip
     world.b.hca.mkeys.add(outer)
     data = os.urandom(128)
     a.write(a.buffer(data), 128, 0, outer.handle << 8 | 1)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from firmware.pages import packed
 from firmware.queues import QueueBuffer, RecordlessSendQueue
 from firmware.transport import engine
 from firmware.transport.qp import RTR, SQER
@@ -329,7 +330,7 @@ def test_more_datagrams_than_a_step_takes_go_on_in_the_next() -> None:
 
 def test_the_doorbell_alone_posts_to_a_queue_without_a_record() -> None:
     world, a, b = pair()
-    a.qp.sq = RecordlessSendQueue(QueueBuffer([a.sq_addr], 12, 0, 64 << 6), 0, 6)
+    a.qp.sq = RecordlessSendQueue(QueueBuffer(packed([a.sq_addr]), 12, 0, 64 << 6), 0, 6)
     target = b.buffer(64)
     for turn in range(100):
         index = a.write(a.buffer(turn.to_bytes(8, "big")), 8, target, world.b.key)

@@ -8,11 +8,12 @@ from firmware.commands.registry import Command
 from firmware.commands.srq import destroy_xrc_srq
 from firmware.memory import AccessError, find_key, translate
 from firmware.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK, Mkey
+from firmware.pages import packed
 from firmware.timers import Timer, TimerHeap
 from firmware.transport.completion import FLUSH_BUDGET
 from tests.scenario.test_umr import REGISTER, entries, free_key, register, umr
 from tests.scenario.test_xrc import segment, xrc
-from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_XRC, CompletionQueue, End, World, pair
+from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_XRC, CompletionQueue, End, World, packed_klms, pair
 from vhca.hw.effects import DmaWrite, EntryWrite
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cqe import CqeSyndrome
@@ -48,7 +49,8 @@ def test_a_key_destroyed_during_a_write_takes_no_more_of_it(service: int) -> Non
 def test_a_key_registered_anew_during_a_write_keeps_its_new_borders(service: int) -> None:
     world, b, right, mkey = _half_a_write(service)
     fresh = b.buffer(8192)
-    mkey.start, mkey.length, mkey.pages = right, 512, [fresh & ~0xFFF]
+    mkey.start, mkey.length, mkey.mtts = right, 512, packed([fresh & ~0xFFF])
+    mkey.translation_changed()
     b.card.effects.clear()
     world.settle()
     assert b.peek(right + 1024, 1024) == bytes(1024)
@@ -56,7 +58,8 @@ def test_a_key_registered_anew_during_a_write_keeps_its_new_borders(service: int
 
 
 def _indirect(world: World, klms: list[tuple[int, int, int]], length: int) -> int:
-    mkey = Mkey(variant=1, pd=world.a.pd.handle, rights=ALL_RIGHTS, mode=MODE_KLM, length=length, klms=klms)
+    mkey = Mkey(variant=1, pd=world.a.pd.handle, rights=ALL_RIGHTS, mode=MODE_KLM, length=length,
+                klms=packed_klms(*klms))  # fmt: skip
     world.a.hca.mkeys.add(mkey)
     return mkey.handle << 8 | 1
 
@@ -88,11 +91,10 @@ def test_a_program_cannot_name_bus_addresses() -> None:
     world, a, _ = pair()
     a.qp.context.fre = 0
     mkey = free_key(world.a)
-    pages = mkey.pages
     register(a, mkey, [0x10_0000] * 4)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
     assert mkey.free
-    assert mkey.pages is pages
+    assert not mkey.mtts
 
 
 def test_a_program_can_invalidate_its_key_and_no_more() -> None:
@@ -113,7 +115,7 @@ def test_a_small_request_cannot_make_a_large_table() -> None:
     mkey = free_key(world.a, MODE_MTT, octwords=1 << 22)
     umr(a, mkey, mask=REGISTER, payload=entries([0x10_0000] * 8), offset=0xFFFC, log_page_size=12, len=4096)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
-    assert len(mkey.pages) == 0
+    assert len(mkey.mtts) == 0
 
 
 def test_due_timers_share_steps() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware import paging
-from firmware.memory import PageFault, find_key, translate
+from firmware.memory import PageFault, direct, find_key, translate
 from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey
 from tests.scenario.world import (
     ALL_RIGHTS,
@@ -55,7 +55,8 @@ class Region:
         self.addr = card.alloc(pages * PAGE)
         self.pages = pages
         self.mkey = Mkey(variant=0x33, pd=card.pd.handle, rights=rights, mode=MODE_MTT, start=self.addr,
-                         length=pages * PAGE, mtts=bytearray(pages * 8), capacity_octwords=pages)  # fmt: skip
+                         length=pages * PAGE, mtts=bytearray(pages * 8), paged=True,
+                         capacity_octwords=pages)  # fmt: skip
         card.hca.mkeys.add(self.mkey)
         self.key = self.mkey.handle << 8 | 0x33
 
@@ -63,7 +64,7 @@ class Region:
         """Let pages come or go, as a UMR of the host does."""
         for page in range(first, self.pages if count is None else first + count):
             struct.pack_into(">Q", self.mkey.mtts or b"", page * 8, (self.addr + page * PAGE) | rights)
-        self.mkey.linear_pages = None
+        self.mkey.translation_changed()
 
     def write(self, content: bytes, at: int = 0) -> None:
         self.card.memory.write(self.addr + at, content)
@@ -569,7 +570,7 @@ def test_entries_come_and_go_by_work_request() -> None:
     # All there: from now on one stretch.
     assert umr(queue, mkey, mtts(*[(area + page * PAGE) | PRESENT for page in range(8)])) == 0
     assert translate(world.a.hca, mkey, area, 16 * PAGE, LOCAL_WRITE) == [(area, 16 * PAGE)]
-    assert not mkey.partial
+    assert direct(mkey, area + 5) == area + 5
     # The table's end.
     assert umr(queue, mkey, bytes(64), offset=8) == CqeSyndrome.MW_BIND_ERR
 
@@ -606,7 +607,7 @@ def test_a_whole_address_space_in_pieces_of_gigabytes() -> None:
     log_piece = 34
     # A key of one huge missing page: an access to it says where it was.
     empty = Mkey(variant=1, pd=pd, rights=ALL_RIGHTS, mode=MODE_MTT, length64=True, log_page_size=61,
-                 mtts=bytearray(64))  # fmt: skip
+                 mtts=bytearray(64), paged=True)  # fmt: skip
     hca.mkeys.add(empty)
     whole = Mkey(variant=2, pd=pd, rights=ALL_RIGHTS, mode=MODE_KSM, length64=True, free=True, umr_enabled=True,
                  capacity_octwords=8)  # fmt: skip
@@ -621,7 +622,7 @@ def test_a_whole_address_space_in_pieces_of_gigabytes() -> None:
     assert (fault.key, fault.va, fault.pages) == (empty_key, va & -PAGE, 1)
     page = world.a.alloc(PAGE)
     child = Mkey(variant=3, pd=pd, rights=ALL_RIGHTS, mode=MODE_MTT, length64=True, start=3 << log_piece,
-                 umr_enabled=True, capacity_octwords=4, mtts=bytearray(64))  # fmt: skip
+                 umr_enabled=True, capacity_octwords=4, mtts=bytearray(64), paged=True)  # fmt: skip
     hca.mkeys.add(child)
     child_key = child.handle << 8 | 3
     ksms = struct.pack(">4xIQ", child_key, 3 << log_piece)

@@ -299,7 +299,10 @@ def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> Non
         ({"dest_qp": 0xFFFFFF, "op": 1}, "rx_drop_malformed"),
         ({"dest_qp": 1}, "rx_drop_no_management_qp"),
         ({"dest_qp": 0}, "rx_drop_smp"),
-        ({"dest_qp": 0xFFFFFF, "grh": Grh(bytes(16), GID)}, "rx_drop_multicast_unknown"),
+        ({"dest_qp": 0xFFFFFF, "dlid": MULTICAST_LID_FIRST, "grh": Grh(bytes(16), GID)}, "rx_drop_multicast_unknown"),
+        ({"dest_qp": 0xFFFFFF, "grh": Grh(bytes(16), GID)}, "rx_drop_dlid"),
+        ({"dest_qp": 0xFFFFFF, "dlid": PERMISSIVE_LID, "grh": Grh(bytes(16), GID)}, "rx_drop_dlid"),
+        ({"grh": Grh(bytes(16), GID)}, "rx_drop_gid"),
     ],
 )
 def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter: str) -> None:

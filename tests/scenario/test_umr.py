@@ -7,7 +7,8 @@ import pytest
 
 from firmware.memory import AccessError, translate
 from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, REMOTE_WRITE, REPEAT_BLOCK, Mkey, Pd
-from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, Card, End, World, pair
+from firmware.pages import packed
+from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, Card, End, World, packed_klms, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.mkey import Klm
 from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
@@ -49,7 +50,6 @@ def entries(pages: list[int]) -> bytes:
 
 def loaded(mkey: Mkey) -> list[int]:
     """The pages of a key's entries."""
-    assert mkey.mtts is not None
     return [entry & ~0xFFF for (entry,) in struct.iter_unpack(">Q", mkey.mtts)]
 
 
@@ -121,10 +121,10 @@ def test_refused_registration_changes_nothing(mistake: str, syndrome: int) -> No
         more |= {"mask": REGISTER | 1 << MkeyMask.PD, "pd": 99}
     elif mistake == "offset":
         more["offset"] = 2
-    before = (mkey.free, mkey.variant, mkey.rights, list(mkey.pages), mkey.pd)
+    before = (mkey.free, mkey.variant, mkey.rights, bytes(mkey.mtts), mkey.pd)
     register(b, mkey, pages, **more)
     assert [c.syndrome for c in b.send_cq.poll()] == [syndrome]
-    assert (mkey.free, mkey.variant, mkey.rights, list(mkey.pages), mkey.pd) == before
+    assert (mkey.free, mkey.variant, mkey.rights, bytes(mkey.mtts), mkey.pd) == before
     assert b.qp.state == ERR
 
 
@@ -172,7 +172,7 @@ def test_translation_offset_changes_a_part_of_the_table() -> None:
     queue = End(world.a, ST_REG_UMR, has_rq=False)
     queue.connect(queue)
     mkey = free_key(world.a, octwords=16)
-    mkey.pages = [0x1000 * (n + 1) for n in range(32)]
+    mkey.mtts = packed(0x1000 * (n + 1) for n in range(32))
     umr(queue, mkey, mask=0, payload=entries([0xA000] * 8), offset=4, inline=False)
     assert [c.syndrome for c in queue.send_cq.poll()] == [0]
     assert loaded(mkey) == [0x1000 * (n + 1) for n in range(8)] + [0xA000] * 8 + [
@@ -310,7 +310,8 @@ def test_a_stale_repeat_block_ends_an_access_and_not_the_card() -> None:
         [(8, REPEAT_BLOCK, 0xFFFFFFFF << 32 | 1), (8 << 16, world.b.key, 0)],
         [(8, REPEAT_BLOCK, 0 << 32 | 1), (8 << 16 | 8, world.b.key, 0)],
     ):
-        mkey = Mkey(variant=1, pd=world.b.pd.handle, mode=MODE_KLM, rights=REMOTE_WRITE, length=1 << 20, klms=klms)
+        mkey = Mkey(variant=1, pd=world.b.pd.handle, mode=MODE_KLM, rights=REMOTE_WRITE, length=1 << 20,
+                    klms=packed_klms(*klms))  # fmt: skip
         world.b.hca.mkeys.add(mkey)
         with pytest.raises(AccessError):
             translate(world.b.hca, mkey, 0, 64, LOCAL_WRITE)

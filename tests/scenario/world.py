@@ -6,6 +6,7 @@ read from completion queues by their ownership bit. A step is one event; its eff
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from firmware.objects import (
     Srq,
     Table,
 )
+from firmware.pages import packed
 from firmware.queues import QueueBuffer, RecvQueue, SendQueue, cq_doorbell, eq_doorbell
 from firmware.transport import engine, state
 from firmware.transport.qp import ERR, INIT, RTR, RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
@@ -102,6 +104,11 @@ class Completion:
         return self.syndrome == 0
 
 
+def packed_klms(*entries: tuple[int, int, int]) -> bytes:
+    """A KLM list as the host writes it, of (bytes, key, address)."""
+    return b"".join(struct.pack(">IIQ", *entry) for entry in entries)
+
+
 class CompletionQueue:
     """A CQ in memory, read as a driver reads it."""
 
@@ -113,7 +120,7 @@ class CompletionQueue:
             card.memory.write(addr + (index + 1) * cqe_bytes - 1, b"\xf0")
         self.cq = Cq(
             eq=card.eq,
-            buffer=QueueBuffer([addr], 12, 0, cqe_bytes << log_size),
+            buffer=QueueBuffer(packed([addr]), 12, 0, cqe_bytes << log_size),
             log_size=log_size,
             cqe_bytes=cqe_bytes,
             padded=padded,
@@ -178,7 +185,7 @@ class SharedQueue:
         self.posted = 0
         self.srq = Srq(
             kind=kind,
-            buffer=QueueBuffer([self.addr], 12, 0, 64 << log_size),
+            buffer=QueueBuffer(packed([self.addr]), 12, 0, 64 << log_size),
             log_size=log_size,
             log_stride=6,
             dbr_addr=self.dbr,
@@ -226,7 +233,8 @@ class Card:
         self.pd = Pd()
         self.hca.pds.add(self.pd)
         self.eq_addr = self.alloc(64 * 64)
-        self.eq = Eq(buffer=QueueBuffer([self.eq_addr], 12, 0, 64 * 64), log_size=6, vector=0, event_mask=(1 << 64) - 1)
+        self.eq = Eq(buffer=QueueBuffer(packed([self.eq_addr]), 12, 0, 64 * 64), log_size=6, vector=0,
+                     event_mask=(1 << 64) - 1)  # fmt: skip
         for index in range(64):
             self.memory.write(self.eq_addr + index * 64 + 63, b"\1")
         self.hca.eqs.add(self.eq)
@@ -261,7 +269,7 @@ class Card:
                 mode=MODE_MTT,
                 start=addr,
                 length=size,
-                pages=[(first + i) << 12 for i in range(count)] if pages is None else pages,
+                mtts=packed([(first + i) << 12 for i in range(count)] if pages is None else pages),
                 umr_enabled=True,
                 remote_invalidate=True,
                 capacity_octwords=64,
@@ -342,7 +350,7 @@ class End:
         sq_bytes = 64 << log_sq if has_sq else 0
         self.rq_addr = card.alloc(rq_bytes + sq_bytes)
         self.sq_addr = self.rq_addr + rq_bytes
-        buffer = QueueBuffer([self.rq_addr], 20, 0, rq_bytes + sq_bytes)
+        buffer = QueueBuffer(packed([self.rq_addr]), 20, 0, rq_bytes + sq_bytes)
         self.qp = Qp(
             service=service,
             context=Qpc(st=service, dbr_addr=self.dbr, fre=1),

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware.memory import BUS, PROTECTION, TOO_SHORT, AccessError, find_key, gather, scatter, translate
+from firmware.memory import BUS, PROTECTION, TOO_SHORT, AccessError, Crowded, find_key, gather, scatter, translate
 from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, MODE_PA, Mkey
+from firmware.pages import packed
 from tests.scenario.world import ALL_RIGHTS, End, World
+from tests.scenario.world import packed_klms as klms
 from vhca.hw.effects import DmaWrite, Effect
 
 WORLD = World(1 << 20)
@@ -41,16 +43,16 @@ def resolve(lkey: int, va: int, size: int, right: int = LOCAL_READ) -> list[tupl
 def test_pages_are_merged_where_they_touch(
     pages: list[int], va: int, size: int, segments: list[tuple[int, int]]
 ) -> None:
-    assert resolve(key(pages=pages, length=0x3000), va, size) == segments
+    assert resolve(key(mtts=packed(pages), length=0x3000), va, size) == segments
 
 
 def test_first_page_may_begin_anywhere() -> None:
-    lkey = key(start=0x7000_0F00, length=0x300, pages=[0xA000, 0xC000])
+    lkey = key(start=0x7000_0F00, length=0x300, mtts=packed([0xA000, 0xC000]))
     assert resolve(lkey, 0x7000_0F80, 0x100) == [(0xAF80, 0x80), (0xC000, 0x80)]
 
 
 def test_large_page_size() -> None:
-    lkey = key(start=1 << 40, length=4 << 20, pages=[2 << 21, 9 << 21], log_page_size=21)
+    lkey = key(start=1 << 40, length=4 << 20, mtts=packed([2 << 21, 9 << 21]), log_page_size=21)
     assert resolve(lkey, (1 << 40) + (1 << 21) - 1, 2) == [((3 << 21) - 1, 1), (9 << 21, 1)]
 
 
@@ -60,7 +62,7 @@ def test_large_page_size() -> None:
 def test_translation_is_that_of_each_byte(frames: list[int], va: int, size: int) -> None:
     size = min(size, 0x4000 - va)
     pages = [frame << 12 for frame in frames]
-    segments = resolve(key(pages=pages, length=0x4000), va, size)
+    segments = resolve(key(mtts=packed(pages), length=0x4000), va, size)
     flat = [addr + i for addr, length in segments for i in range(length)]
     assert flat == [pages[byte >> 12] + (byte & 0xFFF) for byte in range(va, va + size)]
     assert all(a + n != b for (a, n), (b, _) in itertools.pairwise(segments))
@@ -81,7 +83,7 @@ def test_translation_is_that_of_each_byte(frames: list[int], va: int, size: int)
     ],
 )
 def test_refusals(fields: dict[str, object], va: int, size: int, right: int) -> None:
-    lkey = key(**{"pages": [0x1000], "length": 0x1000, **fields})  # type: ignore[arg-type]
+    lkey = key(**{"mtts": packed([0x1000]), "length": 0x1000, **fields})  # type: ignore[arg-type]
     with pytest.raises(AccessError) as caught:
         resolve(lkey, va, size, right)
     assert caught.value.kind == PROTECTION
@@ -100,9 +102,9 @@ def ksms(*entries: tuple[int, int]) -> bytearray:
 
 def test_indirect_keys_walk_their_entries() -> None:
     inner = key(MODE_PA, length64=True)
-    klm = key(MODE_KLM, start=100, length=60, klms=[(10, inner, 0x5000), (0, 0, 0), (50, inner, 0x9000)])
+    klm = key(MODE_KLM, start=100, length=60, klms=klms((10, inner, 0x5000), (0, 0, 0), (50, inner, 0x9000)))
     assert resolve(klm, 105, 20) == [(0x5005, 5), (0x9000, 15)]
-    outer = key(MODE_KLM, length=20, klms=[(20, klm, 105)])
+    outer = key(MODE_KLM, length=20, klms=klms((20, klm, 105)))
     assert resolve(outer, 0, 20) == [(0x5005, 5), (0x9000, 15)]
     ksm = key(MODE_KSM, length=0x3000, ksms=ksms((inner, 0x8000), (inner, 0x4000), (inner, 0x5000)))
     assert resolve(ksm, 0xFFF, 0x1002) == [(0x8FFF, 1), (0x4000, 0x1000), (0x5000, 1)]
@@ -112,23 +114,23 @@ def test_indirect_key_that_names_itself_ends() -> None:
     lkey = key(MODE_KLM, length=8)
     mkey = HCA.mkeys.get(lkey >> 8)
     assert mkey is not None
-    mkey.klms = [(8, lkey, 0)]
+    mkey.klms = klms((8, lkey, 0))
     with pytest.raises(AccessError, match="deeply"):
         resolve(lkey, 0, 8)
 
 
-@pytest.mark.parametrize("klms", [[], [(4, 0, 0)], [(8, 0x12345600, 0)]])
-def test_indirect_key_with_holes(klms: list[tuple[int, int, int]]) -> None:
+@pytest.mark.parametrize("entries", [[], [(4, 0, 0)], [(8, 0x12345600, 0)]])
+def test_indirect_key_with_holes(entries: list[tuple[int, int, int]]) -> None:
     for mode in (MODE_KLM, MODE_KSM):
         with pytest.raises(AccessError):
-            resolve(key(mode, length=8, klms=klms), 0, 8)
+            resolve(key(mode, length=8, klms=klms(*entries)), 0, 8)
 
 
 def test_inner_key_must_grant_the_right_and_share_the_domain() -> None:
     for fields in ({"rights": LOCAL_READ}, {"pd": PD + 1}):
         inner = key(MODE_PA, length64=True, **fields)
         with pytest.raises(AccessError):
-            resolve(key(MODE_KLM, length=8, klms=[(8, inner, 0)]), 0, 8, LOCAL_WRITE)
+            resolve(key(MODE_KLM, length=8, klms=klms((8, inner, 0))), 0, 8, LOCAL_WRITE)
 
 
 def test_gather_from_an_offset_and_scatter_across_entries() -> None:
@@ -157,3 +159,59 @@ def test_lists_that_are_too_short_and_memory_that_is_not_there() -> None:
     with pytest.raises(AccessError) as caught:
         gather(HCA, END.qp, [(1 << 50, 8, whole)], 0, 8)
     assert caught.value.kind == BUS
+
+
+def test_entities_count_from_the_start_of_their_key() -> None:
+    """As UCX makes its keys: the start has any place in a page, and the entries are those places' addresses."""
+    inner = key(MODE_PA, length64=True)
+    lkey = key(
+        MODE_KSM,
+        start=0x7F3C_0000_0728,
+        length=0x2498_D000,
+        log_page_size=31,
+        ksms=ksms((inner, 0x7F3C_0000_0000)),
+    )
+    assert resolve(lkey, 0x7F3C_2497_D728, 0x1_0000) == [(0x7F3C_2497_D000, 0x1_0000)]
+    lkey = key(MODE_KSM, start=0x1800, length=0x3000, ksms=ksms((inner, 0xA000), (inner, 0xC010), (inner, 0xE000)))
+    assert resolve(lkey, 0x1800, 0x2000) == [(0xA000, 0x1000), (0xC010, 0x1000)]
+    assert resolve(lkey, 0x2900, 0x1000) == [(0xC110, 0xF00), (0xE000, 0x100)]
+    whole = key(MODE_KSM, start=0x1800, length64=True, ksms=ksms((inner, 0)))
+    for va in (0, 0x17FF, 0x2800):
+        with pytest.raises(AccessError, match="no entry"):
+            resolve(whole, va, 1)
+
+
+def test_entities_of_less_than_a_page_are_refused() -> None:
+    inner = key(MODE_PA, length64=True)
+    lkey = key(MODE_KSM, length=1 << 18, log_page_size=0, ksms=ksms(*[(inner, at) for at in range(64)]))
+    with pytest.raises(AccessError, match="4 KiB"):
+        resolve(lkey, 0, 8)
+
+
+def test_a_walk_ends_at_the_number_of_pieces_that_the_step_may_take() -> None:
+    inner = key(MODE_PA, length64=True)
+    crumbs = key(MODE_KLM, length=8 * 1024, klms=klms(*[(8, inner, at * 16) for at in range(1024)]))
+    outer = key(MODE_KLM, length=8 * 1024, klms=klms((100, crumbs, 0), (8 * 1024 - 100, crumbs, 100)))
+    for lkey in (crumbs, outer):
+        mkey = find_key(HCA, PD, END.qpn, lkey, 0, 4096, LOCAL_READ)
+        before = HCA.pieces
+        with pytest.raises(Crowded) as caught:
+            translate(HCA, mkey, 0, 4096, LOCAL_READ, 100)
+        assert HCA.pieces - before == 101
+        fits = caught.value.covered
+        # The border of the outer list cuts one piece in two.
+        assert fits == (800 if lkey == crumbs else 792)
+        assert len(translate(HCA, mkey, 0, fits, LOCAL_READ, 100)) == 100
+        with pytest.raises(Crowded) as caught:
+            gather(HCA, END.qp, [(0, 4, inner), (0, 4096, lkey)], 0, 4100, 100)
+        assert caught.value.covered == fits - 8 + 4
+
+
+def test_an_access_in_too_many_pieces_is_refused_while_it_is_walked() -> None:
+    inner = key(MODE_PA, length64=True)
+    crumbs = key(MODE_KLM, length=1 << 16, klms=klms(*[(1, inner, at * 2) for at in range(1 << 16)]))
+    before = HCA.pieces
+    with pytest.raises(AccessError, match="for this range") as caught:
+        resolve(crumbs, 0, 1 << 13)
+    assert not isinstance(caught.value, Crowded)
+    assert HCA.pieces - before == 1024 + (1 << 10) + 1

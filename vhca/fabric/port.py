@@ -4,12 +4,12 @@ Port 0 is the management port inside the switch: always active, without a cable.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.link import LinkEnd
+from vhca.management.performance import PortCounters
+from vhca.management.subnet import may_move
 from vhca.wire import smp
-from vhca.wire.ib import wire_size_bytes
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
 from vhca.wire.smp import PortInfo
 
@@ -19,28 +19,6 @@ if TYPE_CHECKING:
 DATA_VLS: Final = 4
 MANAGEMENT_VL: Final = 15
 DEFAULT_SL_TO_VL: Final = bytes(sl % DATA_VLS for sl in range(16))
-
-
-@dataclass(slots=True)
-class PortCounters:
-    """What a port has seen; `*_data` in 4-byte words from LRH to ICRC, the rest in packets."""
-
-    xmit_data: int = 0
-    rcv_data: int = 0
-    xmit_pkts: int = 0
-    rcv_pkts: int = 0
-    multicast_xmit_pkts: int = 0
-    multicast_rcv_pkts: int = 0
-    rcv_errors: int = 0
-    rcv_switch_relay_errors: int = 0
-    xmit_discards: int = 0
-    vl15_dropped: int = 0
-    link_downed: int = 0
-
-
-def data_words(packet: Packet) -> int:
-    """Words of all packets from LRH to ICRC, as port counters count them."""
-    return (wire_size_bytes(packet) - 2 * packet.count) >> 2
 
 
 def is_multicast(lid: int) -> bool:
@@ -58,6 +36,8 @@ class SwitchPort:
         self.counters = PortCounters()
         self.dropped: Counter[str] = Counter()
         self.disabled = False
+        # MlnxExtPortInfo.LinkSpeedEnabled
+        self.ext_speed_enabled = smp.SPEED_FDR10
         # SL to VL by port of arrival; absent ones are the default.
         self.sl_to_vl: dict[int, bytes] = {}
         self.vl_arbitration = {block: bytes(64) for block in (1, 2, 3, 4)}
@@ -133,9 +113,7 @@ class SwitchPort:
 
     def may_move(self, state: int) -> bool:
         """Tell whether a manager may set PortState to `state` now (7.2)."""
-        if state in (smp.PORT_NOP, smp.PORT_DOWN) or (state == self.state and state >= smp.PORT_ARMED):
-            return True
-        return (self.state, state) in ((smp.PORT_INIT, smp.PORT_ARMED), (smp.PORT_ARMED, smp.PORT_ACTIVE))
+        return may_move(self.state, state)
 
     def set_disabled(self, disabled: bool) -> None:
         """Disabled ports keep their link down until they poll again."""
@@ -154,21 +132,9 @@ class SwitchPort:
         """Count a packet that goes no further."""
         self.dropped[reason] += packet.count
 
-    def count_in(self, packet: Packet, words: int) -> None:
-        """Count an arrival."""
-        counters = self.counters
-        counters.rcv_data += words
-        counters.rcv_pkts += packet.count
-        if packet.dlid >= MULTICAST_LID_FIRST and packet.dlid != PERMISSIVE_LID:
-            counters.multicast_rcv_pkts += packet.count
-
     def transmit(self, packet: Packet, words: int) -> None:
         """Count a departure and put the packet on the cable."""
-        counters = self.counters
-        counters.xmit_data += words
-        counters.xmit_pkts += packet.count
-        if packet.dlid >= MULTICAST_LID_FIRST and packet.dlid != PERMISSIVE_LID:
-            counters.multicast_xmit_pkts += packet.count
+        self.counters.sent(packet, words)
         if self.end is not None:
             self.end.send(packet)
 

@@ -17,10 +17,11 @@ from vhca.fabric.sa_records import NotOnePath, matches
 from vhca.fabric.subnet_manager import SubnetManager
 from vhca.fabric.topology import PortKey
 from vhca.layout import Layout
+from vhca.management.packets import gmp_reply
 from vhca.wire import mad as madwire
 from vhca.wire import sa
 from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, InformInfo, SaMad
-from vhca.wire.packet import SEND, UD, Grh, Packet
+from vhca.wire.packet import SEND, UD, Packet
 from vhca.wire.sa import McMemberRecord, PathRecord, ServiceRecord
 
 RESP_TIME: Final = 18
@@ -71,11 +72,9 @@ class SubnetAdministration:
         """A packet for QP1 of the manager's port."""
         mad = packet.payload
         well_formed = packet.dest_qp == 1 and packet.service == UD and len(mad) == madwire.MAD_BYTES
-        if not well_formed or packet.qkey != madwire.QP1_QKEY or mad[0] != madwire.BASE_VERSION:
+        well_formed = well_formed and mad[0] == madwire.BASE_VERSION and mad[1] == madwire.CLASS_SUBN_ADM
+        if not well_formed or packet.qkey != madwire.QP1_QKEY:
             self.counters["bad_packet"] += 1
-            return
-        if mad[1] != madwire.CLASS_SUBN_ADM:
-            self.counters["other_class"] += 1
             return
         request = SaMad.from_bytes(mad)
         if request.rmpp_flags & madwire.RMPP_ACTIVE and request.rmpp_type != madwire.RMPP_DATA:
@@ -278,22 +277,7 @@ class SubnetAdministration:
         self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), header, data)
 
     def _packet_to(self, request: Packet, mad: bytes) -> Packet:
-        grh = request.grh
-        return Packet(
-            dlid=request.slid,
-            slid=self.manager.lid,
-            service=UD,
-            op=SEND,
-            dest_qp=request.src_qp,
-            psn=request.psn,
-            payload=mad,
-            mtu=256,
-            sl=request.sl,
-            grh=None if grh is None else Grh(grh.dgid, grh.sgid, grh.tclass, grh.flow_label, 0xFF),
-            pkey=request.pkey,
-            qkey=madwire.QP1_QKEY,
-            src_qp=1,
-        )
+        return gmp_reply(request, mad, self.manager.lid)
 
     def _report(self, trap_number: int, about: bytes) -> None:
         """Tell subscribers about a GID (13.4.11); sent once, receivers may sweep for themselves."""

@@ -11,16 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from vhca.fabric.general_services import GeneralServices
 from vhca.fabric.link import CallSoon
-from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, data_words, is_multicast
+from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, is_multicast
 from vhca.fabric.switch_agent import SwitchAgent
+from vhca.management.performance import data_words
+from vhca.management.subnet import SMP_CLASSES, for_agent, is_answered
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import MAD_BYTES, Smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
 
 MAX_HOPS: Final = 63
-_SMP_CLASSES: Final = (madwire.CLASS_SUBN_LID, madwire.CLASS_SUBN_DR)
 
 
 class Switch:
@@ -37,6 +39,7 @@ class Switch:
         # MLID -> set of ports, as a bit mask
         self.mft: dict[int, int] = {}
         self.agent = SwitchAgent(self)
+        self.services = GeneralServices(self)
         self.management: Callable[[Packet], None] | None = None
 
     @property
@@ -82,7 +85,7 @@ class Switch:
     def receive(self, port: SwitchPort, packet: Packet) -> None:
         """A packet or burst arrived at `port`."""
         words = data_words(packet)
-        port.count_in(packet, words)
+        port.counters.received(packet, words)
         if not packet.good:
             port.counters.rcv_errors += packet.count
             port.drop(packet, "bad_crc")
@@ -104,7 +107,8 @@ class Switch:
         if out is port:
             self._relay_error(port, packet, "loop")
         elif out.number == 0:
-            self._deliver_to_management(port, packet)
+            if not self.services.take(port, packet):
+                self._deliver_to_management(port, packet)
         else:
             self._transmit_data(port, out, packet, words)
 
@@ -160,6 +164,7 @@ class Switch:
         if management is None:
             port.drop(packet, "no_manager")
         else:
+            self.ports[0].counters.sent(packet, data_words(packet))
             self.call_soon(lambda: management(packet))
 
     # SMPs
@@ -167,7 +172,7 @@ class Switch:
     def _receive_smp(self, port: SwitchPort, packet: Packet, words: int) -> None:
         payload = packet.payload
         is_send = packet.service == UD and packet.op == SEND and packet.count == 1
-        if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in _SMP_CLASSES:
+        if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in SMP_CLASSES:
             port.counters.vl15_dropped += packet.count
             port.drop(packet, "bad_smp")
         elif payload[1] == madwire.CLASS_SUBN_DR:
@@ -248,12 +253,12 @@ class Switch:
 
     def _smp_arrived(self, port: SwitchPort, packet: Packet) -> None:
         """An SMP for this switch: requests are for its agent, everything else for the manager on port 0."""
-        if not self.agent.owns(packet.payload):
+        if not for_agent(packet.payload):
             self._deliver_to_management(port, packet)
             return
         reply = self.agent.handle(port, packet.payload)
         if reply is None:
-            if packet.payload[3] != madwire.METHOD_TRAP_REPRESS:
+            if is_answered(packet.payload[3]):
                 port.drop(packet, "smp_no_reply")
             return
         answer = replace(packet, payload=reply, dlid=packet.slid, slid=self.lid or PERMISSIVE_LID)

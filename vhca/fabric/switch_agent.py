@@ -7,6 +7,15 @@ and that a Set is done as a whole or not at all.
 from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort
+from vhca.management.refusal import response_method
+from vhca.management.subnet import (
+    apply_link_settings,
+    ext_port_info,
+    ext_port_wanted,
+    is_answered,
+    link_settings_valid,
+    port_of,
+)
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, STATUS_INVALID_FIELD, STATUS_OK, Smp
@@ -19,7 +28,6 @@ if TYPE_CHECKING:
 MULTICAST_FDB_CAP: Final = 4096
 _VENDOR_ID: Final = 0x0002C9
 _DEVICE_ID: Final = 0xCB20
-_OWNED_METHODS: Final = (METHOD_GET, METHOD_SET, madwire.METHOD_TRAP_REPRESS)
 
 
 class SwitchAgent:
@@ -34,12 +42,6 @@ class SwitchAgent:
             multicast_fdb_top=MULTICAST_LID_FIRST + MULTICAST_FDB_CAP - 1,
         )
         self._trap_tid = 0
-
-    @staticmethod
-    def owns(mad: bytes) -> bool:
-        """Tell whether an SMP is a request for the agent rather than something for a manager."""
-        returning = mad[1] == madwire.CLASS_SUBN_DR and mad[4] & 0x80
-        return not returning and mad[3] in _OWNED_METHODS and mad[16:18] != smpwire.SM_INFO.to_bytes(2, "big")
 
     def state_change_trap(self) -> Packet | None:
         """Note that a port changed; gives the trap 128 for the manager, None if there is none yet."""
@@ -71,7 +73,7 @@ class SwitchAgent:
     def handle(self, port: SwitchPort, mad: bytes) -> bytes | None:
         """Answer one SMP request that arrived at `port`; None if it deserves no answer."""
         request = Smp.from_bytes(mad)
-        if request.method == madwire.METHOD_TRAP_REPRESS:
+        if not is_answered(request.method):
             return None
         zero = self.switch.ports[0].info
         if zero.mkey and request.mkey != zero.mkey and (request.method == METHOD_SET or zero.mkey_protect_bits > 1):
@@ -79,13 +81,15 @@ class SwitchAgent:
             return None
         status = self._execute(port, request)
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
-        request.method = madwire.METHOD_GET_RESP
+        request.method = response_method(request.method)
         request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
         return request.to_bytes()
 
     def _execute(self, port: SwitchPort, request: Smp) -> int:
         if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
             return madwire.STATUS_BAD_VERSION
+        if request.method not in (METHOD_GET, METHOD_SET):
+            return madwire.STATUS_UNSUPPORTED_METHOD
         writing = request.method == METHOD_SET
         attr_id = request.attr_id
         if attr_id == smpwire.NODE_INFO and not writing:
@@ -110,6 +114,8 @@ class SwitchAgent:
             return self._linear_table(request, writing)
         if attr_id == smpwire.MULTICAST_FORWARDING_TABLE:
             return self._multicast_table(request, writing)
+        if attr_id == smpwire.MLNX_EXT_PORT_INFO:
+            return self._ext_port_info(request, writing)
         return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
 
     def _external(self, number: int) -> SwitchPort | None:
@@ -153,15 +159,15 @@ class SwitchAgent:
         return STATUS_OK
 
     def _port_info(self, arrival: SwitchPort, request: Smp, writing: bool) -> int:
-        port = self._external(request.attr_mod)
+        port = self._external(port_of(request.attr_mod))
         if port is None:
             return STATUS_INVALID_FIELD
         if writing:
             wanted = PortInfo.from_bytes(request.data)
-            valid = _valid_zero(wanted) if port.number == 0 else _valid_external(port, wanted)
+            valid = _valid_zero(wanted) if port.number == 0 else _valid_external(port, wanted, request.attr_mod)
             if not valid:
                 return STATUS_INVALID_FIELD
-            _apply(port, wanted)
+            _apply(port, wanted, request.attr_mod)
         info = PortInfo.from_bytes(port.info.to_bytes())
         # the port that this SMP came in on, not the one asked about (14.2.5.6): scanners tell the way back by it
         info.local_port_num = arrival.number
@@ -169,6 +175,22 @@ class SwitchAgent:
         if info.mkey_protect_bits and request.mkey != zero.mkey:
             info.mkey = 0
         request.data = info.to_bytes()
+        return STATUS_OK
+
+    def _ext_port_info(self, request: Smp, writing: bool) -> int:
+        number = request.attr_mod
+        targets = self.switch.ports[1:] if number == smpwire.ALL_PORTS and writing else [self._external(number)]
+        ports = [port for port in targets if port is not None]
+        if not ports:
+            return STATUS_INVALID_FIELD
+        if writing:
+            wanted = [ext_port_wanted(port.ext_speed_enabled, request.data) for port in ports]
+            if None in wanted or not ports[0].number:
+                return STATUS_INVALID_FIELD
+            for port, enabled in zip(ports, wanted, strict=True):
+                port.ext_speed_enabled = enabled or 0
+        # The management port has no link.
+        request.data = ext_port_info(ports[0].ext_speed_enabled) if ports[0].number else bytes(64)
         return STATUS_OK
 
     def _pkey_table(self, request: Smp) -> int:
@@ -231,10 +253,11 @@ def _valid_zero(wanted: PortInfo) -> bool:
     return 0 < wanted.lid < MULTICAST_LID_FIRST and wanted.port_state <= smpwire.PORT_ACTIVE
 
 
-def _valid_external(port: SwitchPort, wanted: PortInfo) -> bool:
+def _valid_external(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> bool:
     info = port.info
     return (
-        wanted.neighbor_mtu <= info.mtu_cap
+        link_settings_valid(info, wanted, attr_mod)
+        and wanted.neighbor_mtu <= info.mtu_cap
         and wanted.operational_vls <= info.vl_cap
         and wanted.port_state <= smpwire.PORT_ACTIVE
         and port.may_move(wanted.port_state)
@@ -243,7 +266,7 @@ def _valid_external(port: SwitchPort, wanted: PortInfo) -> bool:
     )
 
 
-def _apply(port: SwitchPort, wanted: PortInfo) -> None:
+def _apply(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> None:
     info = port.info
     if port.number == 0:
         for name in (
@@ -258,6 +281,7 @@ def _apply(port: SwitchPort, wanted: PortInfo) -> None:
         ):
             setattr(info, name, getattr(wanted, name))
         return
+    apply_link_settings(info, wanted, attr_mod)
     if wanted.neighbor_mtu:
         port.set_mtu(wanted.neighbor_mtu)
     if wanted.operational_vls:

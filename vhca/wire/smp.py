@@ -20,6 +20,7 @@ LINEAR_FORWARDING_TABLE: Final = 0x0019
 MULTICAST_FORWARDING_TABLE: Final = 0x001B
 SM_INFO: Final = 0x0020
 VENDOR_DIAG: Final = 0x0030
+MLNX_EXT_PORT_INFO: Final = 0xFF90
 
 NODE_TYPE_CA: Final = 1
 NODE_TYPE_SWITCH: Final = 2
@@ -62,6 +63,14 @@ MTU_2048: Final = 4
 MTU_4096: Final = 5
 VL_CAP_4: Final = 3
 RATE_100_GBPS: Final = 16
+
+# LinkSpeedExtEnabled: none of them; all that are supported (0 changes nothing).
+SPEED_EXT_NONE: Final = 30
+SPEED_EXT_ALL: Final = 31
+# Attribute modifier of PortInfo: the port, and whether the sender knows extended speeds.
+PORT_INFO_PORT: Final = 0xFF
+PORT_INFO_EXTENDED_SPEEDS: Final = 1 << 31
+ALL_PORTS: Final = 255
 
 DEFAULT_GID_PREFIX: Final = 0xFE80000000000000
 P_KEYS_PER_BLOCK: Final = 32
@@ -184,6 +193,19 @@ class VendorDiag(Layout, size=64):
     data: bytes = raw(2, 62)
 
 
+class MlnxExtPortInfo(Layout, size=64):
+    """Of one vendor: the 40 Gbit/s of 4X FDR10 lanes, which PortInfo has no code for. The modifier is the port.
+
+    A Set changes `link_speed_enabled` if `state_change_enable` has the same bit.
+    """
+
+    state_change_enable: int = u8(3)
+    link_speed_supported: int = u8(7)
+    link_speed_enabled: int = u8(11)
+    link_speed_active: int = u8(15)
+
+
+SPEED_FDR10: Final = 1
 SM_STATE_MASTER: Final = 3
 
 

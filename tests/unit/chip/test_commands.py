@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from firmware.queues import write_cqe
 from tests.support.driver import PAGE, CommandFailed, Driver
 from vhca.layout import Layout
 from vhca.wire import smp
 from vhca.wire.connectx import cmd, registers
 from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.cqc import CqStatus
 from vhca.wire.connectx.registers import RegisterId
 from vhca.wire.mad import MAD_BYTES
 
@@ -106,6 +108,20 @@ def test_queues_tell_what_they_were_made_of(bench: Bench) -> None:
     eq = cmd.QueryEqIn(eq_number=bench.eqn)
     told_eq = cmd.QueryEqOut.from_bytes(driver.run(Op.QUERY_EQ, eq, out_size=cmd.QueryEqOut.SIZE)).eq_context_entry
     assert (told_eq.log_eq_size, told_eq.intr) == (4, 1)
+
+
+def test_an_overrun_queue_says_so_when_it_is_asked(bench: Bench) -> None:
+    driver = bench.driver
+    cqn = bench.cq()
+    hca = driver.board.firmware.hca  # type: ignore[attr-defined]
+    hca.out = []
+    cq = hca.cqs.get(cqn)
+    for entries in range((1 << LOG_CQ) + 2):
+        told = cmd.QueryCqOut.from_bytes(
+            driver.run(Op.QUERY_CQ, cmd.QueryCqIn(cqn=cqn), out_size=cmd.QueryCqOut.SIZE)
+        ).cq_context
+        assert told.status == (CqStatus.OVERFLOW if entries > 1 << LOG_CQ else CqStatus.OK)
+        write_cqe(hca, cq, bytearray(64), False)
 
 
 @pytest.mark.parametrize(
@@ -375,9 +391,9 @@ def test_gids_pkeys_and_state_of_the_port(driver: Driver) -> None:
     assert cmd.QueryVportStateOut.from_bytes(state).state == 0
 
 
-def mad(driver: Driver, management_class: int, attribute: int, port: int = 1) -> Callable[[], bytes]:
+def mad(driver: Driver, management_class: int, attribute: int, port: int = 1, method: int = 1) -> Callable[[], bytes]:
     datagram = bytearray(MAD_BYTES)
-    datagram[0:4] = bytes((1, management_class, 1, 1))
+    datagram[0:4] = bytes((1, management_class, 1, method))
     datagram[16:18] = attribute.to_bytes(2, "big")
     view = cmd.MadIfcIn(port=port, mad=bytes(datagram))
     return lambda: driver.run(Op.MAD_IFC, view, out_size=cmd.MadIfcOut.SIZE, op_mod=3)[16:]
@@ -389,9 +405,27 @@ def test_datagrams_of_the_host_reach_the_agents(driver: Driver) -> None:
     assert node[64 + 12 : 64 + 20] == driver.board.info.node_guid.to_bytes(8, "big")
     performance = mad(driver, 0x04, 0x0001)()
     assert performance[3] == 0x81
-    for call in (mad(driver, 0x09, 1), mad(driver, 0x01, smp.NODE_INFO, port=2)):
+    for call in (mad(driver, 0x01, smp.NODE_INFO, port=2), mad(driver, 0x04, 1, method=0x81)):
         with pytest.raises(CommandFailed):
             call()
+
+
+# two classes of the vendor and congestion control: those that mlx5_ib hands down besides performance management
+@pytest.mark.parametrize("management_class", [0x09, 0x0A, 0x21])
+@pytest.mark.parametrize("method", [1, 2])
+def test_a_class_that_the_card_lacks_is_refused_inside_the_datagram(
+    driver: Driver, management_class: int, method: int
+) -> None:
+    answer = mad(driver, management_class, 0x0011, method=method)()
+    assert answer[:6] == bytes((1, management_class, 1, 0x81, 0, 0x0C))
+    assert answer[16:18] == b"\0\x11"
+    counters = driver.board.counters()
+    assert counters[f"mad_class_{management_class:#04x}_refused"] == 1
+
+
+def test_a_trap_repress_of_the_host_is_taken_without_an_answer(driver: Driver) -> None:
+    answer = mad(driver, 0x01, 0x0002, method=0x07)()
+    assert answer[3] == 0x07, "what comes back is what went in: the driver looks for no response"
 
 
 def test_life_cycle_commands_out_of_order(driver: Driver) -> None:

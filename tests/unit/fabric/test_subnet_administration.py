@@ -319,12 +319,12 @@ def test_unsupported_requests() -> None:
     assert bench.one(query(m.METHOD_GET, sa.NODE_RECORD, class_version=1)).status == 0x04
     assert bench.sa(bench.cards[0], query(m.METHOD_GET_RESP, sa.NODE_RECORD)) == []
     assert bench.sa(bench.cards[0], query(m.METHOD_GET, sa.NODE_RECORD), qkey=1) == []
-    assert bench.sa(bench.cards[0], query(m.METHOD_GET, sa.NODE_RECORD, mgmt_class=4)) == []
+    assert bench.one(query(m.METHOD_GET, sa.NODE_RECORD, mgmt_class=m.CLASS_BM)).status == 0x0C
     half = query(m.METHOD_GET_TABLE, sa.NODE_RECORD, rmpp_type=1)
     half.rmpp_flags = 3
     assert bench.sa(bench.cards[0], half) == []
     counters = bench.fabric.counters()
-    assert [counters[f"sa.{k}"] for k in ("responses", "bad_packet", "other_class", "long_requests")] == [1] * 4
+    assert [counters[f"sa.{k}"] for k in ("responses", "bad_packet", "long_requests")] == [1] * 3
 
 
 def test_answers_go_back_by_the_route_of_the_question() -> None:

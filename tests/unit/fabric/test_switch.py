@@ -72,7 +72,8 @@ class SwitchBench:
         request = Smp.from_bytes(smp_request(method, attr, modifier, data, directed=True))
         assert self.send(port, madpackets.smp_packet(request.to_bytes(), 0xFFFF, 0xFFFF)) == [port]
         answer = Smp.from_bytes(self.plugs[port - 1].inbox[-1].payload)
-        assert (answer.method, answer.hop_pointer, answer.return_path[1]) == (0x81, 1, port)
+        assert answer.method == (0x81 if method == madwire.METHOD_SET else method | 0x80)
+        assert (answer.hop_pointer, answer.return_path[1]) == (1, port)
         return answer
 
 
@@ -184,6 +185,9 @@ def test_agent_attributes() -> None:
         (1, smp.VL_ARBITRATION, 2 << 16, 0x1C),
         (1, smp.P_KEY_TABLE, 1, 0x1C),
         (1, smp.VENDOR_DIAG, 0, 0x0C),
+        (1, 0x0033, 1, 0x0C),
+        (0x12, smp.NODE_INFO, 0, 0x08),
+        (0x3F, smp.PORT_INFO, 1, 0x08),
     ],
 )
 def test_agent_refuses(method: int, attr: int, modifier: int, status: int) -> None:
@@ -208,6 +212,50 @@ def test_port_info_moves_the_port_and_disables_it() -> None:
     assert bench.send(1, madpackets.smp_packet(_two_hops(2), 0xFFFF, 0xFFFF)) == []
     set_port(port_physical_state=smp.PHYS_POLLING)
     assert bench.plugs[1].changes[-1] is True
+
+
+def test_port_info_knows_extended_speeds_and_settings_that_it_has() -> None:
+    bench = SwitchBench()
+
+    def set_port(modifier: int, **fields: int) -> Smp:
+        return bench.smp(1, 2, smp.PORT_INFO, modifier, port_info(**fields).to_bytes())
+
+    assert set_port(0x8000_0002, link_speed_ext_enabled=smp.SPEED_EXT_FDR).status == 0x8000
+    assert bench.switch.ports[2].info.link_speed_ext_enabled == smp.SPEED_EXT_FDR
+    assert set_port(2, link_speed_ext_enabled=smp.SPEED_EXT_EDR).status == 0x8000
+    assert bench.switch.ports[2].info.link_speed_ext_enabled == smp.SPEED_EXT_FDR
+    assert set_port(2, link_width_enabled=smp.WIDTH_4X, link_speed_enabled=smp.SPEED_QDR).status == 0x8000
+    info = bench.switch.ports[2].info
+    assert (info.link_width_enabled, info.link_speed_enabled) == (smp.WIDTH_4X, smp.SPEED_QDR)
+    for wrong in ({"link_width_enabled": 8}, {"link_speed_enabled": 8}, {"link_speed_ext_enabled": 8}):
+        assert set_port(0x8000_0002, **wrong).status == 0x801C
+    assert set_port(0x8000_0005).status == 0x801C
+    assert set_port(0x8000_0000, lid=1).status == 0x8000, "the management port, as for any number"
+
+
+def test_the_vendors_extended_port_info_of_every_port() -> None:
+    bench = SwitchBench()
+
+    def ask(method: int, port: int, data: smp.MlnxExtPortInfo | None = None) -> tuple[int, bytes]:
+        answer = bench.smp(1, method, smp.MLNX_EXT_PORT_INFO, port, b"" if data is None else data.to_bytes())
+        return answer.status & 0x7FFF, answer.data[3:16:4]
+
+    off, on = smp.MlnxExtPortInfo(state_change_enable=1), smp.MlnxExtPortInfo(state_change_enable=1)
+    on.link_speed_enabled = 1
+    assert [ask(1, port) for port in range(1, 5)] == [(0, b"\0\1\1\0")] * 4
+    assert ask(1, 0) == (0, bytes(4)), "the management port has no link"
+    assert ask(2, 2, off) == (0, b"\0\1\0\0")
+    assert [ask(1, port)[1][2] for port in range(1, 5)] == [1, 0, 1, 1]
+    assert ask(2, 255, on) == (0, b"\0\1\1\0")
+    assert [ask(1, port)[1][2] for port in range(1, 5)] == [1, 1, 1, 1]
+    refused = [
+        ask(1, 5),
+        ask(1, 255),
+        ask(2, 0, off),
+        ask(2, 5, off),
+        ask(2, 2, smp.MlnxExtPortInfo(link_speed_enabled=2)),
+    ]
+    assert {status for status, _ in refused} == {0x1C}
 
 
 def _two_hops(port: int, pointer: int = 1, count: int = 2) -> bytes:

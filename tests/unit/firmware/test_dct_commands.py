@@ -5,6 +5,7 @@ import pytest
 from firmware.hca import Hca
 from firmware.kernel import Kernel
 from firmware.objects import SRQ_RMP, Cq, Eq, Srq
+from firmware.pages import packed
 from firmware.queues import QueueBuffer
 from tests.support.driver import CommandFailed, Driver
 from vhca.wire.connectx import cmd
@@ -29,7 +30,7 @@ def driver() -> Driver:
 def target(driver: Driver, **changes: int) -> CreateDctIn:
     hca = hca_of(driver)
     pd = cmd.AllocPdOut.from_bytes(driver.run(Op.ALLOC_PD)).pd
-    buffer = QueueBuffer([driver.alloc(4096)], 12, 0, 4096)
+    buffer = QueueBuffer(packed([driver.alloc(4096)]), 12, 0, 4096)
     eq = Eq(buffer=buffer, log_size=6, vector=0, event_mask=0)
     hca.eqs.add(eq)
     cq = Cq(eq=eq, buffer=buffer, log_size=6, cqe_bytes=64, dbr_addr=driver.alloc(64))

@@ -4,6 +4,7 @@ import pytest
 
 from firmware.hca import Hca
 from firmware.objects import Cq, Eq, Srq
+from firmware.pages import packed
 from firmware.queues import (
     QueueBuffer,
     cq_doorbell,
@@ -35,7 +36,7 @@ def hca() -> Hca:
 
 
 def buffer(size: int, base: int = LINEAR) -> QueueBuffer:
-    return QueueBuffer([base + at for at in range(0, max(size, 1), 4096)], 12, 0, size)
+    return QueueBuffer(packed(base + at for at in range(0, max(size, 1), 4096)), 12, 0, size)
 
 
 def make_cq(hca: Hca, log_size: int = 2) -> Cq:
@@ -130,7 +131,7 @@ def test_a_full_event_queue_drops_and_counts(hca: Hca) -> None:
 def test_queue_buffer_walks_scattered_pages() -> None:
     memory = FlatMemory(1 << 20)
     pages = [0x5000, 0x2000, 0x9000]
-    scattered = QueueBuffer(pages, 12, 0, 3 * 4096)
+    scattered = QueueBuffer(packed(pages), 12, 0, 3 * 4096)
     for number, page in enumerate(pages):
         memory.write(page, bytes([number + 1]) * 4096)
     assert scattered.addr(4096 + 8) == 0x2008

@@ -1,5 +1,7 @@
 """The timer block."""
 
+import weakref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,3 +65,41 @@ def test_the_heap_agrees_with_a_dictionary(steps: list[tuple[int, int | None]]) 
         assert heap.next_deadline() == min(model.values(), default=None)
     heap.run(50)
     assert sorted(fired) == sorted(i for i, deadline in model.items() if deadline <= 50)
+
+
+class Owner:
+    """Somebody whom a timer's action knows."""
+
+    def act(self, now: int) -> None:
+        """Nothing."""
+
+
+def test_a_dropped_timer_lets_go_of_its_owner_at_once() -> None:
+    heap = TimerHeap()
+    owner = Owner()
+    gone = weakref.ref(owner)
+    sooner, timer = Timer(lambda now: None), Timer(owner.act)
+    heap.arm(sooner, 10)
+    heap.arm(timer, 1 << 60)
+    heap.drop(timer)
+    del owner
+    assert gone() is None
+    assert heap.next_deadline() == 10
+    heap.run(1 << 61)
+    assert heap.next_deadline() is None
+    heap.drop(None)
+
+
+def test_the_heap_holds_no_more_dead_entries_than_live_ones() -> None:
+    heap = TimerHeap()
+    ran: list[int] = []
+    live = [Timer(lambda now, n=number: ran.append(n)) for number in range(10)]  # type: ignore[misc]
+    for number, timer in enumerate(live):
+        heap.arm(timer, 1000 - number)
+    for _ in range(1000):
+        timer = Timer(lambda now: ran.append(-1))
+        heap.arm(timer, 1 << 60)
+        heap.drop(timer)
+        assert len(heap) <= 2 * len(live) + 1
+    heap.run(1 << 61)
+    assert ran == list(range(9, -1, -1))

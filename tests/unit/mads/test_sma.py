@@ -18,7 +18,16 @@ from tests.unit.mads.smps import BOARD, port_info, smp
 from vhca.layout import Layout
 from vhca.wire import smp as w
 from vhca.wire.ib import decode, encode
-from vhca.wire.mad import METHOD_GET, METHOD_SET, METHOD_TRAP, METHOD_TRAP_REPRESS, Notice, Smp
+from vhca.wire.mad import (
+    METHOD_GET,
+    METHOD_GET_TABLE,
+    METHOD_SEND,
+    METHOD_SET,
+    METHOD_TRAP,
+    METHOD_TRAP_REPRESS,
+    Notice,
+    Smp,
+)
 from vhca.wire.smp import NodeInfo, PortInfo
 
 INVALID = 0x1C
@@ -36,7 +45,7 @@ def ask(
     reply, events = agent.handle(1, smp(method, attr_id, modifier, data, mkey=mkey))
     assert reply is not None
     answer = Smp.from_bytes(reply)
-    assert (answer.method, answer.tid) == (0x81, 0x77)
+    assert (answer.method, answer.tid) == (0x81 if method == METHOD_SET else method | 0x80, 0x77)
     return answer, [event.subtype for event in events]
 
 
@@ -97,15 +106,17 @@ def test_wrong_modifiers(attr_id: int, modifier: int) -> None:
 
 def test_unsupported_things_have_their_status() -> None:
     card = agent()
-    assert ask(card, METHOD_GET, 0xFF90, 1)[0].status == 0x0C
-    assert ask(card, METHOD_SET, w.NODE_INFO)[0].status == 0x08
-    assert ask(card, METHOD_TRAP, w.NODE_INFO)[0].status == 0x08
+    assert ask(card, METHOD_GET, 0xFF91, 1)[0].status == 0x0C
+    assert ask(card, METHOD_SET, w.NODE_INFO)[0].status == 0x0C, "a method and an attribute that do not go together"
+    assert ask(card, METHOD_GET_TABLE, w.NODE_INFO)[0].status == 0x08
+    assert card.handle(1, smp(METHOD_TRAP, w.NODE_INFO)) == (None, [])
+    assert card.handle(1, smp(METHOD_SEND, w.NODE_INFO)) == (None, [])
     request = bytearray(smp(METHOD_GET, w.NODE_INFO))
     request[2] = 2
     reply, _ = card.handle(1, bytes(request))
     assert reply is not None
     assert Smp.from_bytes(reply).status == 0x04
-    assert card.counters["smp_unsupported_attribute_0xff90"] == 1
+    assert card.counters["smp_unsupported_attribute_0xff91"] == 1
 
 
 def test_a_manager_brings_the_port_up() -> None:
@@ -164,6 +175,57 @@ def test_only_legal_transitions() -> None:
 )
 def test_illegal_port_info(fields: dict[str, int]) -> None:
     assert set_port(agent(), **fields) == (INVALID, [])
+
+
+def test_the_modifier_of_port_info_names_a_port_in_its_low_byte() -> None:
+    card = agent()
+    for modifier in (0x8000_0001, 0x0000_0101, 0x8000_0000, 1):
+        assert ask(card, METHOD_SET, w.PORT_INFO, modifier, port_info())[0].status == 0
+        answer, _ = ask(card, METHOD_GET, w.PORT_INFO, modifier)
+        assert (answer.status, answer.attr_mod, PortInfo.from_bytes(answer.data).lid) == (0, modifier, 5)
+    assert ask(card, METHOD_GET, w.PORT_INFO, 0x8000_0003)[0].status == INVALID
+
+
+@pytest.mark.parametrize(
+    ("modifier", "wanted", "status", "enabled"),
+    [
+        (0x8000_0001, 0, 0, w.SPEED_EXT_FDR | w.SPEED_EXT_EDR),
+        (0x8000_0001, w.SPEED_EXT_FDR, 0, w.SPEED_EXT_FDR),
+        (0x8000_0001, w.SPEED_EXT_NONE, 0, 0),
+        (0x8000_0001, w.SPEED_EXT_ALL, 0, w.SPEED_EXT_FDR | w.SPEED_EXT_EDR),
+        (0x8000_0001, 4, INVALID, w.SPEED_EXT_FDR | w.SPEED_EXT_EDR),
+        # who does not know extended speeds cannot mean them
+        (1, w.SPEED_EXT_FDR, 0, w.SPEED_EXT_FDR | w.SPEED_EXT_EDR),
+        (1, 4, 0, w.SPEED_EXT_FDR | w.SPEED_EXT_EDR),
+    ],
+)
+def test_extended_speeds_count_if_the_modifier_says_so(modifier: int, wanted: int, status: int, enabled: int) -> None:
+    card = agent()
+    answer, _ = ask(card, METHOD_SET, w.PORT_INFO, modifier, port_info(link_speed_ext_enabled=wanted))
+    assert answer.status == status
+    assert card.port(1).info.link_speed_ext_enabled == enabled
+
+
+def test_the_vendors_extended_port_info() -> None:
+    card = agent()
+
+    def bits(answer: Smp) -> tuple[int, ...]:
+        # where infiniband-diags and OpenSM look: the last byte of each of the first four words
+        assert answer.status == 0
+        return tuple(answer.data[3:16:4])
+
+    assert bits(ask(card, METHOD_GET, w.MLNX_EXT_PORT_INFO, 1)[0]) == (0, 1, 1, 0)
+    assert bits(ask(card, METHOD_GET, w.MLNX_EXT_PORT_INFO, 0)[0]) == (0, 1, 1, 0), "0 is the port of arrival"
+    off = w.MlnxExtPortInfo(state_change_enable=1)
+    assert bits(ask(card, METHOD_SET, w.MLNX_EXT_PORT_INFO, 1, off)[0]) == (0, 1, 0, 0)
+    unchanged = w.MlnxExtPortInfo(link_speed_enabled=1)
+    assert bits(ask(card, METHOD_SET, w.MLNX_EXT_PORT_INFO, 1, unchanged)[0]) == (0, 1, 0, 0)
+    on = w.MlnxExtPortInfo(state_change_enable=1, link_speed_enabled=1)
+    assert bits(ask(card, METHOD_SET, w.MLNX_EXT_PORT_INFO, 1, on)[0]) == (0, 1, 1, 0)
+    for wrong in (w.MlnxExtPortInfo(state_change_enable=2), w.MlnxExtPortInfo(link_speed_enabled=3)):
+        assert ask(card, METHOD_SET, w.MLNX_EXT_PORT_INFO, 1, wrong)[0].status == INVALID
+    for method in (METHOD_GET, METHOD_SET):
+        assert ask(card, method, w.MLNX_EXT_PORT_INFO, 3)[0].status == INVALID
 
 
 def test_addresses_give_events() -> None:
@@ -245,6 +307,7 @@ def test_lid_routed_and_qp1_replies_swap_addresses() -> None:
 def test_who_owns_what() -> None:
     assert sma.owns(smp(METHOD_GET, w.PORT_INFO, directed=True))
     assert sma.owns(smp(METHOD_TRAP_REPRESS, 2))
+    assert sma.owns(smp(METHOD_GET_TABLE, w.PORT_INFO)), "to say that there is no such method"
     assert not sma.owns(smp(METHOD_GET, w.SM_INFO))
     assert not sma.owns(smp(METHOD_TRAP, 2))
     assert not sma.owns(smp(0x81, w.PORT_INFO))
@@ -285,7 +348,7 @@ def test_no_reply_to_replies_and_strangers() -> None:
 def test_any_bytes_are_survived(data: st.DataObject) -> None:
     card = agent()
     head = data.draw(st.sampled_from([b"\1\1\1", b"\1\x81\1"])) + data.draw(st.sampled_from([b"\1", b"\2", b"\x81"]))
-    attr = data.draw(st.sampled_from([*range(0x10, 0x32), 0xFF90])).to_bytes(2, "big")
+    attr = data.draw(st.sampled_from([*range(0x10, 0x32), w.MLNX_EXT_PORT_INFO])).to_bytes(2, "big")
     mad = head + data.draw(st.binary(min_size=12, max_size=12)) + attr + data.draw(st.binary(max_size=238))
     reply, _ = card.handle(1, mad.ljust(256, b"\0")[:256])
     assert reply is None or len(reply) == 256

@@ -67,7 +67,9 @@ def test_a_failing_callback_is_counted_and_does_not_end_the_loop() -> None:
     seen: list[int] = []
     loop.call_soon(lambda: 1 // 0)  # type: ignore[arg-type]
     loop.call_soon(lambda: seen.append(1))
-    loop.run_once(max_wait_ns=0)
+    # Telling of the failure may use up the slice.
+    for _ in range(2):
+        loop.run_once(max_wait_ns=0)
     assert (loop.errors, seen) == (1, [1])
     loop.close()
 

@@ -21,6 +21,7 @@ ALL: list[type[Layout]] = [
     smp.PortInfo,
     smp.SmInfo,
     smp.VendorDiag,
+    smp.MlnxExtPortInfo,
     perf.PortCounters,
     perf.PortCountersExtended,
     *sa.COMPONENTS,

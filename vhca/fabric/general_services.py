@@ -1,0 +1,56 @@
+"""The general services of a switch: what answers on QP1 of its management port besides subnet administration.
+
+The performance agent shows the counters of all ports (16.1 of volume 1). Classes that the switch does not have are
+refused by status, so that nobody waits for a time-out (13.4.7).
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from vhca.fabric.port import SwitchPort
+from vhca.management.packets import gmp_reply
+from vhca.management.performance import PerformanceAgent
+from vhca.management.refusal import refusal
+from vhca.management.subnet import SMP_CLASSES
+from vhca.wire import mad as madwire
+from vhca.wire.packet import SEND, UD, Packet
+
+if TYPE_CHECKING:
+    from vhca.fabric.switch import Switch
+
+_DEFAULT_PARTITION: Final = 0x7FFF
+
+
+class GeneralServices:
+    """The agents behind QP1 of one switch."""
+
+    def __init__(self, switch: "Switch") -> None:
+        self._switch = switch
+        self.performance = PerformanceAgent({port.number: port.counters for port in switch.ports}, all_ports=True)
+
+    def take(self, port: SwitchPort, packet: Packet) -> bool:
+        """Handle a packet for the management port that came in at `port`; False if it is not for these services."""
+        mad = packet.payload
+        if not _is_gmp(packet) or mad[1] in SMP_CLASSES:
+            return False
+        if mad[1] == madwire.CLASS_SUBN_ADM and self._switch.management is not None:
+            return False
+        reply = self.performance.handle(mad) if mad[1] == madwire.CLASS_PERF else refusal(mad)
+        if reply is None:
+            port.drop(packet, "gmp_no_reply")
+        else:
+            answer = gmp_reply(packet, reply, self._switch.lid)
+            self._switch.call_soon(lambda: self._switch.send_from_management(answer))
+        return True
+
+
+def _is_gmp(packet: Packet) -> bool:
+    """Tell whether a packet is one management datagram for QP1 in the default partition (13.5.1)."""
+    return (
+        packet.service == UD
+        and packet.op == SEND
+        and packet.count == 1
+        and packet.dest_qp == 1
+        and packet.qkey == madwire.QP1_QKEY
+        and packet.pkey & _DEFAULT_PARTITION == _DEFAULT_PARTITION
+        and len(packet.payload) == madwire.MAD_BYTES
+    )
