@@ -24,7 +24,7 @@ from vhca.lab.cpio import CpioWriter
 from vhca.lab.elf import modinfo, needed_libraries, read_module
 from vhca.lab.errors import ImageError
 from vhca.lab.kernels import Kernel, module_name
-from vhca.lab.packages import PackageStore, unpack
+from vhca.lab.packages import UNPACKED, PackageStore, unpack
 
 _RECIPE: Final = "1"  # part of every key: raise it when the code below puts other things into an image
 _BASE_RECIPE: Final = "2"  # the same, for the base archive alone
@@ -123,7 +123,7 @@ HCA_MODULES: Final = ("mlx5_ib", "ib_umad", "ib_uverbs", "rdma_ucm")
 
 def guest_root_place(cache: Cache) -> Path:
     """Where the guest's packages are unpacked, or will be."""
-    recipe = repr((_RECIPE, pins.GUEST_PACKAGES, sorted(pins.GUEST_WITHOUT), pins.GUEST_SUITE))
+    recipe = repr((_RECIPE, UNPACKED, pins.GUEST_PACKAGES, sorted(pins.GUEST_WITHOUT), pins.GUEST_SUITE))
     return cache.path("guest-root", hashlib.sha256(recipe.encode()).hexdigest()[:16])
 
 

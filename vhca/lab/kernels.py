@@ -214,6 +214,7 @@ def _extract(archive: tarfile.TarFile, place: Path) -> None:
             name.startswith("/") or ".." in Path(name).parts for name in names
         ):
             raise KernelError(f"the archive holds {member.name}, which does not belong in a kernel", "give another one")
+        member.mode &= 0o755  # as the filter does it
     archive.extractall(place, members)
 
 

@@ -3,7 +3,8 @@
 Assumes ``apt-get``, ``apt-config`` and ``dpkg-deb`` on the host, and a mirror that the host's own apt uses
 (or the one that ``VHCA_DEBIAN_MIRROR`` names).  Guarantees: needs no root; reads the host's apt settings
 (proxies, keys, mirror) and changes nothing of them; every file fetched is checked, either by apt against
-the signed index or against a SHA-256 recorded in :mod:`vhca.lab.pins`.
+the signed index or against a SHA-256 recorded in :mod:`vhca.lab.pins`, and again when it is used; unpacked files have
+no setuid bits and are where their package says, whatever links another package has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
@@ -21,6 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from vhca.lab.cache import Cache, Progress, free_bytes, remove
 from vhca.lab.errors import PackageError
@@ -34,8 +37,11 @@ _KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
 )
 _APT_HELPER = Path("/usr/lib/apt/apt-helper")
+_KEPT_MODE: Final = 0o755
 _INDEX_MAX_AGE_S = 12 * 3600.0
-_URI_LINE = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) (?P<hash>\S*)")
+_URI_LINE = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})$")
+UNPACKED: Final = "1"
+"""How packages are unpacked; part of the key of what is unpacked, so that a change here renews the cache."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,6 +52,7 @@ class PackageFile:
     version: str
     file: str
     size_bytes: int
+    sha256: str
 
 
 @dataclass(slots=True, frozen=True)
@@ -178,6 +185,7 @@ class PackageStore:
             "APT::Architecture": "amd64",
             "APT::Get::AllowUnauthenticated": "false",
             "Acquire::Languages": "none",
+            "Acquire::ForceHash": "SHA256",  # in what --print-uris prints
             "Acquire::Retries": "2",
         }
         if os.geteuid() == 0:
@@ -288,7 +296,8 @@ class PackageStore:
                 package, version, _ = match["file"].split("_", 2)
                 if package not in without:
                     version = version.replace("%3a", ":")
-                    files.append(PackageFile(package, version, match["file"], int(match["size"])))
+                    size = int(match["size"])
+                    files.append(PackageFile(package, version, match["file"], size, match["sha256"]))
         # what is in apt's own archive folder already is not listed: that folder is kept empty
         if not files:
             raise PackageError(f"apt lists nothing to fetch for {' '.join(names)}", "run `vhca doctor`")
@@ -298,7 +307,7 @@ class PackageStore:
     def fetch(self, files: Sequence[PackageFile], what: str) -> list[Path]:
         """Fetch index packages, all at once, checked by apt; return where they are."""
         folder = self.cache.folder("debs", self.shelf)
-        absent = [f for f in files if not _has_size(folder / f.file, f.size_bytes)]
+        absent = [f for f in files if not _is(folder / f.file, f.size_bytes, f.sha256)]
         if absent:
             total = sum(f.size_bytes for f in absent)
             self._announce(what, len(absent), total, folder)
@@ -313,7 +322,7 @@ class PackageStore:
         """Fetch pool files by name, each checked against its recorded SHA-256; return where they are."""
         self._environment()
         folder = self.cache.folder("debs", self.shelf)
-        absent = [f for f in files if not _has_size(folder / f.name, f.size_bytes)]
+        absent = [f for f in files if not _is(folder / f.name, f.size_bytes, f.sha256)]
         if absent:
             self._announce(what, len(absent), sum(f.size_bytes for f in absent), folder)
         for file in absent:
@@ -345,8 +354,9 @@ class PackageStore:
         with _growth(self.progress, paths, total, what):
             self._apt(["apt-get", "download", "-q", *wanted], timeout_s=1800, cwd=partial)
         for file, path in zip(absent, paths, strict=True):
-            if not _has_size(path, file.size_bytes):
-                raise PackageError(f"apt fetched {file.file}, but its size is wrong", "try again")
+            if not _is(path, file.size_bytes, file.sha256):
+                path.unlink(missing_ok=True)
+                raise PackageError(f"apt fetched {file.file}, but it is not the file that the index lists", "try again")
             os.rename(path, folder / file.file)
 
     def _announce(self, what: str, count: int, total: int, folder: Path) -> None:
@@ -359,24 +369,58 @@ class PackageStore:
 
 
 def unpack(debs: Sequence[Path], root: Path, progress: Progress, label: str) -> None:
-    """Unpack package files below ``root``; nothing of them is run."""
+    """Unpack package files below ``root``; nothing of them is run.
+
+    Each is unpacked alone and then moved into place, so that a link of one does not lead the next astray: files are put
+    below ``root`` only.  Setuid, setgid and sticky bits, and the right of others to write, are dropped.
+    """
     root.mkdir(parents=True, exist_ok=True)
     done = 0
 
-    def one(deb: Path) -> None:
+    def one(deb: Path) -> Path:
+        alone = Path(tempfile.mkdtemp(dir=workspace))
         result = subprocess.run(
-            ["dpkg-deb", "-x", str(deb), str(root)], capture_output=True, text=True, check=False, timeout=600
+            ["dpkg-deb", "-x", str(deb), str(alone)], capture_output=True, text=True, check=False, timeout=600
         )
         if result.returncode:
             raise PackageError(
                 f"cannot unpack {deb.name}:\n{_tail(result.stderr)}",
                 f"remove {deb} and try again; check the free space",
             )
+        return alone
 
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(one, debs):
+    with (
+        tempfile.TemporaryDirectory(prefix=".unpack-", dir=root.parent) as workspace,
+        ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool,
+    ):
+        for deb, alone in zip(debs, pool.map(one, debs), strict=True):
+            try:
+                _merge(alone, root, root.resolve())
+            except (OSError, RuntimeError) as error:  # a loop of links is the latter, before Python 3.13
+                raise PackageError(f"cannot unpack {deb.name}: {error}", "check the free space") from error
             done += 1
             progress.bar(label, done, len(debs))
+
+
+def _merge(source: Path, target: Path, root: Path) -> None:
+    """Move what is in the folder ``source`` into the folder ``target``, which is ``root`` or below it."""
+    for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
+        place = target / entry.name
+        if entry.is_dir(follow_symlinks=False):
+            if place.is_symlink():  # such as lib -> usr/lib: followed, but not out of the root
+                place = place.resolve()
+                if not place.is_relative_to(root):
+                    raise PackageError(f"a package has files in {target / entry.name}, which leads out of {root}")
+            place.mkdir(parents=True, exist_ok=True)
+            _merge(Path(entry.path), place, root)
+            place.chmod(stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & _KEPT_MODE | 0o700)
+        elif entry.is_file(follow_symlinks=False):
+            os.chmod(entry.path, entry.stat(follow_symlinks=False).st_mode & _KEPT_MODE)
+            os.replace(entry.path, place)
+        elif entry.is_symlink():
+            os.replace(entry.path, place)
+        else:
+            raise PackageError(f"a package has {place.relative_to(root)}, which is neither file, folder nor link")
 
 
 def sha256_of(path: Path) -> str:
@@ -415,9 +459,11 @@ def _write_whole(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
-def _has_size(path: Path, size_bytes: int) -> bool:
+def _is(path: Path, size_bytes: int, sha256: str) -> bool:
+    """Is there a file at ``path``, no link, with this content?"""
     try:
-        return path.stat().st_size == size_bytes
+        status = path.lstat()
+        return stat.S_ISREG(status.st_mode) and status.st_size == size_bytes and sha256_of(path) == sha256
     except OSError:
         return False
 

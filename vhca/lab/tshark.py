@@ -17,7 +17,7 @@ from typing import Final
 from vhca.lab import pins
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import LabError
-from vhca.lab.packages import PackageStore, unpack
+from vhca.lab.packages import UNPACKED, PackageStore, unpack
 
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 _TIMEOUT_S: Final = 300.0
@@ -67,7 +67,7 @@ def ready_tshark(cache: Cache) -> Tshark | None:
 
 def package_key() -> str:
     """The cache key of the packaged tshark."""
-    return hashlib.sha256(repr((pins.TSHARK_PACKAGES, pins.GUEST_SUITE)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((UNPACKED, pins.TSHARK_PACKAGES, pins.GUEST_SUITE)).encode()).hexdigest()[:16]
 
 
 def find_tshark(cache: Cache, progress: Progress) -> Tshark:

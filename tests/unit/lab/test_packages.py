@@ -12,7 +12,7 @@ import pytest
 from vhca.lab import packages, pins
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import PackageError
-from vhca.lab.packages import PackageStore, PoolFile
+from vhca.lab.packages import PackageFile, PackageStore, PoolFile
 
 MIRROR = "http://mirror.invalid/debian/"
 
@@ -96,11 +96,13 @@ def test_the_index_is_fetched_once(store: PackageStore, host: FakeHost, tmp_path
 
 def test_a_plan_is_what_apt_lists_less_what_is_not_wanted(store: PackageStore, host: FakeHost) -> None:
     listing = "\n".join(
-        f"'{MIRROR}pool/{n}' {n}_1%3a2-3_amd64.deb {size} SHA256:0" for n, size in (("one", 10), ("perl", 99))
+        f"'{MIRROR}pool/{n}' {n}_1%3a2-3_amd64.deb {size} SHA256:{size:064x}" for n, size in (("one", 10), ("perl", 99))
     )
     host.program("apt-get", f"cat <<END\nReading package lists...\n{listing}\nEND")
     (file,) = store.plan(["one"], "trixie", without={"perl"})
     assert (file.name, file.version, file.size_bytes) == ("one", "1:2-3", 10)
+    assert file.sha256 == f"{10:064x}"
+    assert 'Acquire::ForceHash "SHA256"' in (store.cache.root / "apt/apt.conf").read_text()
     host.program("apt-get", "exit 0")
     with pytest.raises(PackageError, match="nothing to fetch"):
         store.plan(["one"], "trixie")
@@ -149,6 +151,134 @@ def test_a_pool_file_must_be_the_recorded_one(store: PackageStore, host: FakeHos
     with pytest.raises(PackageError, match="SHA-256"):
         store.fetch_pool([bad], "test")
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing unchecked stays
+
+
+def digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("kind", ["index", "pool"])
+def test_a_file_on_the_shelf_is_used_only_if_it_is_the_right_one(
+    store: PackageStore, host: FakeHost, tmp_path: Path, kind: str
+) -> None:
+    name = "p_1_all.deb"
+    host.program("apt-helper", 'printf good > "$3"')
+    host.program("apt-get", f"[ $1 = download ] && printf good > {name} || exit 0")
+
+    def fetch() -> Path:
+        if kind == "pool":
+            return store.fetch_pool([PoolFile(f"pool/{name}", digest("good"), 4)], "test")[0]
+        return store.fetch([PackageFile("p", "1", name, 4, digest("good"))], "test")[0]
+
+    def fetches() -> int:
+        return sum("download" in call for call in host.calls())
+
+    path = fetch()
+    assert fetches() == 1
+    fetch()
+    assert fetches() == 1  # the right one is not fetched again
+    path.write_text("EVIL")
+    assert fetch().read_text() == "good"
+    assert fetches() == 2
+    (tmp_path / "elsewhere").write_text("good")
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")  # right now, but who knows later
+    assert fetch().read_text() == "good"
+    assert not path.is_symlink()
+
+
+def test_what_apt_brings_is_looked_at_too(store: PackageStore, host: FakeHost) -> None:
+    host.program("apt-get", "[ $1 = download ] && printf EVIL > p_1_all.deb || exit 0")
+    with pytest.raises(PackageError, match="not the file that the index lists"):
+        store.fetch([PackageFile("p", "1", "p_1_all.deb", 4, digest("good"))], "test")
+    assert not [path for path in store.cache.path("debs").rglob("*") if path.is_file()]
+
+
+class Debs:
+    """Package files whose content is a folder beside them."""
+
+    def __init__(self, folder: Path, host: FakeHost) -> None:
+        self.folder = folder
+        self.root = folder / "cache/root"
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        host.program("dpkg-deb", 'cp -a "$2.d/." "$3/"')
+        self.debs: list[Path] = []
+
+    def add(self) -> Path:
+        """The folder of a new package."""
+        deb = self.folder / f"p{len(self.debs)}.deb"
+        self.debs.append(deb)
+        content = deb.with_name(deb.name + ".d")
+        content.mkdir()
+        return content
+
+    def unpack(self) -> None:
+        packages.unpack(self.debs, self.root, Progress(quiet=True), "test")
+
+
+@pytest.fixture
+def debs(tmp_path: Path, host: FakeHost) -> Debs:
+    return Debs(tmp_path, host)
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_link_of_one_package_does_not_lead_the_next_out(debs: Debs, tmp_path: Path, absolute: bool) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (debs.add() / "way").symlink_to(outside if absolute else "../../outside")
+    second = debs.add()
+    (second / "way/deep").mkdir(parents=True)
+    (second / "way/deep/x").write_text("x")
+    with pytest.raises(PackageError, match="leads out of"):
+        debs.unpack()
+    assert not list(outside.iterdir())
+    assert [path.name for path in debs.root.parent.iterdir()] == ["root"]  # no workspace is left
+
+
+def test_a_link_that_stays_inside_is_followed(debs: Debs) -> None:
+    (debs.add() / "lib").symlink_to("usr/lib")
+    second = debs.add()
+    (second / "lib/modules").mkdir(parents=True)
+    (second / "lib/modules/x").write_text("x")
+    debs.unpack()
+    assert (debs.root / "usr/lib/modules/x").read_text() == "x"
+    assert (debs.root / "lib").is_symlink()
+
+
+def test_a_file_replaces_a_link_and_is_not_written_through_it(debs: Debs, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (debs.add() / "x").symlink_to(tmp_path / "victim")
+    (debs.add() / "x").write_text("new")
+    debs.unpack()
+    assert (debs.root / "x").read_text() == "new"
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_packages_that_do_not_fit_together_are_refused(debs: Debs) -> None:
+    (debs.add() / "x").mkdir()
+    (debs.add() / "x").write_text("x")
+    with pytest.raises(PackageError, match=r"cannot unpack p1\.deb"):
+        debs.unpack()
+
+
+def test_a_circle_of_links_is_refused(debs: Debs) -> None:
+    (debs.add() / "x").symlink_to("x")
+    (debs.add() / "x/y").mkdir(parents=True)
+    with pytest.raises(PackageError, match=r"cannot unpack p1\.deb"):
+        debs.unpack()
+
+
+def test_nothing_unpacked_has_rights_of_its_own(debs: Debs) -> None:
+    content = debs.add()
+    (content / "bin").mkdir()
+    (content / "bin/su").write_text("x")
+    (content / "bin/su").chmod(0o6777)
+    (content / "bin/text").write_text("x")
+    (content / "bin/text").chmod(0o664)
+    (content / "bin").chmod(0o3577)
+    debs.unpack()
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in (debs.root / "bin", *(debs.root / "bin").iterdir())}
+    assert modes == {"bin": 0o755, "su": 0o755, "text": 0o644}
 
 
 def test_a_full_disk_is_noticed_before_anything_is_fetched(
