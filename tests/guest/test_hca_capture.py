@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.guest.cards import moved
-from vhca.lab import Guest, Lab
+from vhca.lab import Cache, Guest, Lab, Progress
 from vhca.lab.demo import DEVICE, Exchange, bandwidth_figure, pingpong_figure, run_exchange, wait_port_active
+from vhca.lab.tshark import Tshark, find_tshark, frame_trouble
 
 _ports = iter(range(21000, 22000))
 
@@ -23,21 +22,12 @@ EXCHANGES = [
 ]
 
 
-def _tshark(capture: Path, *arguments: str) -> list[str]:
-    # test patterns can look like RPC over RDMA, and are then called malformed
-    command = ["tshark", "-r", str(capture), "--disable-protocol", "rpcordma", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout.splitlines()
-
-
 @pytest.fixture
-def tshark() -> None:
-    if shutil.which("tshark") is None:
-        pytest.skip("tshark is not here (Debian: apt install tshark)")
+def tshark() -> Tshark:
+    return find_tshark(Cache(), Progress(quiet=True))  # where guests boot, it is in the cache or can be fetched
 
 
-@pytest.mark.usefixtures("tshark")
-def test_a_recorded_run_decodes(lab: Lab, guest_pair: tuple[Guest, Guest], tmp_path: Path) -> None:
+def test_a_recorded_run_decodes(lab: Lab, guest_pair: tuple[Guest, Guest], tshark: Tshark, tmp_path: Path) -> None:
     for guest in guest_pair:
         wait_port_active(guest)
     capture = tmp_path / "run.pcapng"
@@ -46,9 +36,11 @@ def test_a_recorded_run_decodes(lab: Lab, guest_pair: tuple[Guest, Guest], tmp_p
             ends = run_exchange(*guest_pair, exchange, next(_ports))
             assert [end.returncode for end in ends] == [0, 0], ends
         guest_pair[0].run(["sminfo"], check=True)
-    assert _tshark(capture, "-Y", "_ws.malformed") == []
-    opcodes = Counter(_tshark(capture, "-Y", "infiniband", "-T", "fields", "-e", "infiniband.bth.opcode"))
-    frames = sum(opcodes.values())
+    rows = tshark.fields(capture, "_ws.malformed", "infiniband.bth.opcode")
+    assert frame_trouble(rows) == []
+    opcodes = Counter(row["infiniband.bth.opcode"] for row in rows)
+    assert opcodes[""] == 0  # all of it is InfiniBand
+    frames = len(rows)
     # every packet crosses two cables, that of its sender and that of its receiver
     sent = sum(card[f"tx_{kind}packets"] for card in (h0, h1) for kind in ("", "ud_"))
     assert frames >= 2 * sent
