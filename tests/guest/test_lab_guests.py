@@ -220,3 +220,18 @@ def test_no_guest_outlives_a_killed_program(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < end_s, "a guest is still running"
         time.sleep(0.05)
+
+
+def test_a_guest_that_prints_without_end_stays_usable(lab: Lab) -> None:
+    guest = lab.guests[0]
+    flood = guest.popen(["sh", "-c", "exec yes 'a line of no use' > /dev/console"])
+    recorded = len(guest.console_log)
+    for _ in range(10):
+        assert guest.run(["echo", "there"], timeout_s=30, check=True).stdout == "there\n"
+    flood.kill()
+    flood.wait(30)
+    assert len(guest.console_log) > recorded
+    assert "a line of no use" in guest.console_log
+    with pytest.raises(GuestError, match="printed more than"):
+        guest.run(["cat", "/dev/zero"], timeout_s=120)
+    assert guest.run(["echo", "there"], timeout_s=30).stdout == "there\n"

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from vhca.chip.card import Card, load_firmware
-from vhca.chip.private_files import PrivateLog
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.faults import Fault
 from vhca.hw.hardware import FirmwareImage
+from vhca.private_files import PrivateLog
 from vhca.sim.clock import RealClock
 from vhca.sim.loop import Loop
 

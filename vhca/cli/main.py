@@ -96,7 +96,7 @@ def split_at_dashes(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _explain(error: Exception, verbose: int) -> int:
-    from vhca.lab.errors import LabError
+    from vhca.lab.errors import LabError, printable
 
     if verbose:
         traceback.print_exception(error)
@@ -107,7 +107,8 @@ def _explain(error: Exception, verbose: int) -> int:
         error = PermissionError(
             f"{error.filename}: permission denied\n  -> name a place that you may use (the cache's is VHCA_CACHE)"
         )
-    print(f"vhca: {error}" if known else f"vhca: this is a fault of vhca: {error!r}", file=sys.stderr)
+    text = f"vhca: {error}" if known else f"vhca: this is a fault of vhca: {error!r}"
+    print(printable(text), file=sys.stderr)
     return status.TROUBLE
 
 

@@ -77,7 +77,10 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     )
     group.add_argument("--cpus", type=whole(1, 64), default=1, metavar="N", help="each guest's (default: %(default)s)")
     group.add_argument(
-        "--share", type=existing_folder, metavar="DIR", help="a host folder that every guest sees at /mnt/share"
+        "--share",
+        type=existing_folder,
+        metavar="DIR",
+        help="a host folder that every guest sees at /mnt/share, and may change",
     )
     group.add_argument(
         "--no-autoload", action="store_true", help="boot without loading mlx5_ib and the RDMA user interfaces"

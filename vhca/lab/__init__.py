@@ -1,6 +1,6 @@
 """The bench: packages, kernels, guest image, QEMU, agent, and the lab that joins them.  See :class:`Lab`."""
 
-from vhca.lab.agent_client import Process
+from vhca.lab.agent_process import Process
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import CommandFailed, CommandTimeout, Completed, GuestError, LabError
 from vhca.lab.lab import Guest, Lab

@@ -2,28 +2,33 @@
 
 Assumes a connected stream whose other end runs :mod:`vhca.lab.guest_agent`, sooner or later.  Guarantees:
 safe between threads; a guest that reboots, hangs, or sends anything at all ends calls with a
-:class:`GuestError`, never blocks them past their time limit; what a guest sends is bounded per frame.
+:class:`GuestError`, never blocks them past their time limit; what a guest sends is bounded per frame, and what is
+kept of it per command (:data:`STREAM_MAX_BYTES`) and per file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
+import secrets
 import selectors
-import signal as signals
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from vhca.lab import guest_agent as wire
+from vhca.lab.agent_process import STREAM_MAX_BYTES, Process, Sink, Stream
 from vhca.lab.errors import CommandTimeout, Completed, GuestError
 
 _SEND_AHEAD_BYTES = 1 << 20
-Sink = Callable[[bytes], None]
+FILE_MAX_BYTES: Final = 1 << 30
+"""What a file that is copied out may have, unless the caller says otherwise."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,170 +38,6 @@ class Ready:
     boot_id: str
     kernel_release: str
     pid: int
-
-
-class Stream:
-    """The output of a command, as it comes in.  Iterating yields text lines until the end."""
-
-    def __init__(self) -> None:
-        self._chunks: deque[bytes] = deque()
-        self._ended = False
-        self._changed = threading.Condition()
-
-    def read(self, timeout_s: float | None = None) -> bytes:
-        """Return what has come in, waiting for at least one byte; ``b""`` at the end.  ``TimeoutError`` if late."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._chunks or self._ended, timeout_s):
-                raise TimeoutError
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-            return data
-
-    def read_all(self) -> bytes:
-        """Return everything until the end."""
-        parts = []
-        while data := self.read():
-            parts.append(data)
-        return b"".join(parts)
-
-    def __iter__(self) -> Iterator[str]:
-        rest = b""
-        while data := self.read():
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                yield line.decode("utf-8", "replace") + "\n"
-        if rest:
-            yield rest.decode("utf-8", "replace")
-
-    def _put(self, data: bytes) -> None:
-        with self._changed:
-            self._chunks.append(data)
-            self._changed.notify_all()
-
-    def _end(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-
-class Process:
-    """A command in a guest, like :class:`subprocess.Popen` as far as it goes."""
-
-    def __init__(
-        self, client: AgentClient, channel: int, args: Sequence[str], out: Sink | None, err: Sink | None
-    ) -> None:
-        self.args = list(args)
-        self.stdout = Stream()
-        self.stderr = Stream()
-        self.pid = 0
-        self.returncode: int | None = None
-        self._client = client
-        self._channel = channel
-        self._sinks = {wire.STDOUT: out or self.stdout._put, wire.STDERR: err or self.stderr._put}
-        self._changed = threading.Condition()
-        self._started = False
-        self._failure: GuestError | OSError | None = None
-        self._credit = wire.WINDOW
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for the end and return the status (negative: killed by that signal)."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._ended, timeout_s):
-                raise CommandTimeout(f"{self._client.name}: {' '.join(self.args)} did not end within {timeout_s} s")
-        if self._failure is not None:
-            raise self._failure
-        assert self.returncode is not None
-        return self.returncode
-
-    def poll(self) -> int | None:
-        """The status if the command has ended, else ``None``."""
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal to the command and all it started."""
-        if not self._ended:
-            self._client._send(wire.SIGNAL, self._channel, number.to_bytes(2, "big"))
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self.send_signal(signals.SIGTERM)
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self.send_signal(signals.SIGKILL)
-
-    def write(self, data: bytes, timeout_s: float | None = 60.0) -> None:
-        """Write to the command's standard input; waits while the guest does not take it."""
-        view = memoryview(data)
-        while view:
-            with self._changed:
-                if not self._changed.wait_for(lambda: self._credit > 0 or self._ended, timeout_s):
-                    raise CommandTimeout(f"{self._client.name}: {self.args[0]} does not read its input")
-                if self._ended:
-                    return
-                part = view[: min(self._credit, wire.CHUNK)]
-                self._credit -= len(part)
-            self._client._send(wire.STDIN, self._channel, bytes(part))
-            view = view[len(part) :]
-
-    def close_stdin(self) -> None:
-        """End the command's standard input."""
-        if not self._ended:
-            self._client._send(wire.STDIN, self._channel)
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Tell a command that has a terminal the size of it."""
-        self._client._send(wire.RESIZE, self._channel, rows.to_bytes(2, "big") + columns.to_bytes(2, "big"))
-
-    @property
-    def _ended(self) -> bool:
-        return self.returncode is not None or self._failure is not None
-
-    def _wait_started(self, timeout_s: float) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._started or self._ended, timeout_s):
-                raise GuestError(f"{self._client.name}: the guest did not start {self.args[0]} within {timeout_s} s")
-        if self._failure is not None:
-            raise self._failure
-
-    def _take(self, kind: int, payload: bytes) -> bool:
-        """Handle a frame of this command; True if it was its last."""
-        if kind in self._sinks:
-            self._sinks[kind](payload)
-            return False
-        with self._changed:
-            if kind == wire.STARTED:
-                self.pid, self._started = int.from_bytes(payload[:4], "big"), True
-            elif kind == wire.CREDIT:
-                self._credit = min(wire.WINDOW, self._credit + int.from_bytes(payload[:4], "big"))
-            elif kind == wire.EXIT:
-                self.returncode = int.from_bytes(payload[:4], "big", signed=True)
-            elif kind == wire.FAILED:
-                self._failure = _failure(self._client.name, payload)
-            self._changed.notify_all()
-        if self._ended:
-            self._close_streams()
-        return self._ended
-
-    def _abandon(self, error: GuestError) -> None:
-        with self._changed:
-            if not self._ended:
-                self._failure = error
-            self._changed.notify_all()
-        self._close_streams()
-
-    def _close_streams(self) -> None:
-        self.stdout._end()
-        self.stderr._end()
-
-
-def _failure(name: str, payload: bytes) -> OSError:
-    try:
-        number, text, *_ = wire.unpack_fields(payload)
-        code, words = int(number), text.decode("utf-8", "replace")
-    except ValueError:
-        code, words = 0, "the agent failed in a way it cannot say"
-    return OSError(code, f"{name}: {words}")
 
 
 class AgentClient:
@@ -288,16 +129,31 @@ class AgentClient:
 
     def put_file(self, data: bytes, target: str, mode: int = 0o644, timeout_s: float = 60.0) -> None:
         """Write a file in the guest, with its folders."""
+        self._put(io.BytesIO(data), target, mode, timeout_s)
+
+    def _put(self, source: BinaryIO, target: str, mode: int, timeout_s: float) -> None:
         process = self._start(wire.PUT, [os.fsencode(target), b"%d" % mode], ["put", target], None, None, timeout_s)
-        process.write(data, timeout_s)
+        while data := source.read(wire.WINDOW):
+            process.write(data, timeout_s)
         process.close_stdin()
         process.wait(timeout_s)
 
-    def get_file(self, source: str, timeout_s: float = 60.0) -> tuple[bytes, int]:
-        """Read a file of the guest: content and mode."""
-        process = self._start(wire.GET, [os.fsencode(source)], ["get", source], None, None, timeout_s)
-        process.wait(timeout_s)
-        return process.stdout.read_all(), process.pid
+    def get_file(self, source: str, timeout_s: float = 60.0, max_bytes: int = STREAM_MAX_BYTES) -> tuple[bytes, int]:
+        """Read a file of the guest: content and mode.  ``OSError`` (EFBIG) if it has more than ``max_bytes``."""
+        kept = Stream(max_bytes)
+        mode = self._get(source, kept.put, timeout_s, max_bytes)
+        kept.end()
+        return kept.read_all(), mode
+
+    def _get(self, source: str, sink: Sink, timeout_s: float, max_bytes: int) -> int:
+        """Pass a file of the guest on piece by piece; returns its mode, as the guest tells it."""
+        fields = [os.fsencode(source), b"%d" % max_bytes]
+        process = self._start(wire.GET, fields, ["get", source], sink, None, timeout_s)
+        try:
+            process.wait(timeout_s)
+        finally:
+            process.abandon_output()
+        return process.pid
 
     def copy_in(self, source: Path, target: str, timeout_s: float = 60.0) -> None:
         """Copy a host file, or a folder with all below it, to ``target`` in the guest."""
@@ -306,14 +162,37 @@ class AgentClient:
                 if path.is_file():
                     self.copy_in(path, f"{target}/{path.relative_to(source).as_posix()}", timeout_s)
             return
-        self.put_file(source.read_bytes(), target, source.stat().st_mode & 0o777, timeout_s)
+        with source.open("rb") as stream:
+            self._put(stream, target, source.stat().st_mode & 0o777, timeout_s)
 
-    def copy_out(self, source: str, target: Path, timeout_s: float = 60.0) -> None:
-        """Copy a file of the guest to the host."""
-        data, mode = self.get_file(source, timeout_s)
+    def copy_out(self, source: str, target: Path, timeout_s: float = 60.0, max_bytes: int = FILE_MAX_BYTES) -> None:
+        """Copy a file of the guest to the host.  ``OSError`` (EFBIG) if it has more than ``max_bytes``.
+
+        ``target`` becomes an ordinary new file, as the umask says; whether it can be executed is all that is taken over
+        of the guest's mode.  It appears when it is complete.
+        """
+        if target.exists() and not target.is_file():
+            raise FileExistsError(errno.EEXIST, "is there and is no file", str(target))
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        target.chmod(mode & 0o777)
+        beside = target.with_name(f".{target.name[:200]}-{secrets.token_hex(8)}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(beside, flags, 0o666), "wb") as stream:
+                taken = 0
+
+                def write(data: bytes) -> None:
+                    nonlocal taken
+                    taken += len(data)
+                    if taken > max_bytes:
+                        raise OSError(errno.EFBIG, f"{self.name}: more than {max_bytes} bytes came of {source}")
+                    stream.write(data)
+
+                if self._get(source, write, timeout_s, max_bytes) & 0o100:
+                    mode = os.fstat(stream.fileno()).st_mode & 0o777
+                    os.fchmod(stream.fileno(), mode | (mode & 0o444) >> 2)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
 
     def ping(self, timeout_s: float = 5.0) -> float:
         """Round-trip time to the agent, in seconds; ``GuestError`` if it does not answer in time."""
@@ -374,6 +253,12 @@ class AgentClient:
             self._check_open()
             self._outgoing += wire.frame(kind, channel, payload)
         self._poke()
+
+    def _send_at_once(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        """The same from the port's own thread, which must not wait for room: for a few small frames."""
+        with self._changed:
+            if not self._closed and self._ready is not None:
+                self._outgoing += wire.frame(kind, channel, payload)
 
     def _poke(self) -> None:
         with contextlib.suppress(OSError):

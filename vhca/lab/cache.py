@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from vhca.lab.errors import LabError
+from vhca.lab.errors import LabError, printable
 
 
 class Progress:
@@ -38,7 +38,7 @@ class Progress:
         if self._quiet:
             return
         self._close_line()
-        print(text, file=self._stream, flush=True)
+        print(printable(text), file=self._stream, flush=True)
 
     def step(self, text: str) -> None:
         """Announce a step that is about to start."""

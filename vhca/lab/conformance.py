@@ -18,7 +18,7 @@ from vhca.lab.cache import Cache, Progress
 from vhca.lab.conformance_bench import DEVICES, HCA, Bench, PassthroughBench, suite_files
 from vhca.lab.conformance_report import markdown, unexplained
 from vhca.lab.conformance_results import OUTCOMES, DeviceRun, FileRun, RecordError, load, regressions, to_json
-from vhca.lab.errors import LabError
+from vhca.lab.errors import LabError, printable
 from vhca.lab.kernels import DEFAULT_SPEC
 
 OUTPUT: Final = Path(__file__).resolve().parents[2] / "docs" / "conformance"
@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     good = True
 
     def say(text: str) -> None:
-        print(text, flush=True)
+        print(printable(text), flush=True)
 
     try:
         stored = load(settings.output / RECORD)
@@ -252,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report(verdict, say)
             good = good and verdict.good
     except (LabError, RecordError) as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     if settings.update or not settings.partial:
         write(settings, runs)

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from vhca.chip.rack import Rack
 from vhca.lab import image, pins
-from vhca.lab.agent_client import Process
+from vhca.lab.agent_process import Process
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.conformance_results import CRASHED, TIMEOUT, EventLog, FileRun, RecordError
 from vhca.lab.errors import CommandTimeout, GuestError, LabError

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from vhca.lab.errors import Completed, LabError
+from vhca.lab.errors import Completed, LabError, printable
 from vhca.lab.table import aligned
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class DemoFailed(Exception):
 
     def __init__(self, step: str, why: str, log_dir: object = None) -> None:
         text = f"FAILED at: {step}\n" + "\n".join("  " + line for line in why.rstrip().splitlines())
-        super().__init__(text + (f"\nthe logs of this run are in {log_dir}" if log_dir else ""))
+        super().__init__(printable(text + (f"\nthe logs of this run are in {log_dir}" if log_dir else "")))
         self.step = step
         self.why = why
 

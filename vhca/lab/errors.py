@@ -10,10 +10,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def printable(text: str) -> str:
+    """``text`` as a terminal may show it: what is neither printable nor a new line or tab is written as an escape.
+
+    Guests choose much of what errors quote.  An escape sequence on a terminal can change titles, colours and keys,
+    and hide what follows; so can characters that change the direction of writing.
+    """
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text.replace("\r\n", "\n")
+    )
+
+
 class LabError(RuntimeError):
-    """Trouble with the host, its configuration or a guest.  ``remedy`` says what to do, in one sentence."""
+    """Trouble with the host, its configuration or a guest.  ``remedy`` says what to do, in one sentence.
+
+    The text can be shown on a terminal, whatever a guest had its part in it.
+    """
 
     def __init__(self, what: str, remedy: str = "") -> None:
+        what, remedy = printable(what), printable(remedy)
         super().__init__(f"{what}\n  -> {remedy}" if remedy else what)
         self.what = what
         self.remedy = remedy

@@ -264,10 +264,14 @@ class Agent:
 
     def _get(self, command: _Command, fields: list[bytes]) -> None:
         source = os.open(fields[0], os.O_RDONLY)
+        left = int(fields[1])
         try:
             mode = os.fstat(source).st_mode
             self.send(STARTED, command.channel, (mode & 0o7777).to_bytes(4, "big"))
             while data := os.read(source, CHUNK):
+                left -= len(data)
+                if left < 0:  # some files have no end
+                    raise OSError(27, f"{os.fsdecode(fields[0])}: more than {int(fields[1])} bytes")
                 self.send(STDOUT, command.channel, data)
         finally:
             os.close(source)

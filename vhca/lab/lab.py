@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import secrets
 import shutil
 import socket
@@ -23,17 +22,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from vhca.lab import folders
 from vhca.lab import guest_agent as wire
 from vhca.lab import qemu as machine
-from vhca.lab.agent_client import AgentClient, Process, Sink
+from vhca.lab.agent_client import FILE_MAX_BYTES, AgentClient
+from vhca.lab.agent_process import Process, Sink
 from vhca.lab.cache import Cache, Progress
+from vhca.lab.console import FILE_BYTES, Recorder, tail
 from vhca.lab.errors import CommandFailed, Completed, GuestError, LabError
 from vhca.lab.image import HCA_MODULES
 from vhca.lab.kernels import DEFAULT_SPEC
 from vhca.lab.network import Network, address_of, mac_of
 from vhca.lab.prepare import Prepared, prepare
 
-_SOCKET_FOLDER_MAX = 50  # of the 107 bytes that the kernel takes for a socket's path
+_TAIL_BYTES = 64 << 10
+_LAST_WORDS_S = 5.0  # for what an ended machine had printed
 
 
 class HcaLike(Protocol):
@@ -89,6 +92,7 @@ class Guest:
         self._powered_s = 0.0
         self._lab = lab
         self._process: subprocess.Popen[bytes] | None = None
+        self._recorders: list[Recorder] = []  # of the console, and of what QEMU says
         self._agent: AgentClient | None = None
         self._qmp: machine.QmpClient | None = None
 
@@ -99,6 +103,7 @@ class Guest:
         sync = secrets.token_bytes(wire.SYNC_BYTES)
         agent_ours, agent_theirs = socket.socketpair()
         qmp_ours, qmp_theirs = socket.socketpair()
+        console_ours, console_theirs = socket.socketpair()
         settings = {"index": str(self.index), "count": str(lab.guest_count), "sync": sync.hex()}
         if network_end is not None:
             settings["net"] = "1"
@@ -108,7 +113,7 @@ class Guest:
             name=self.name,
             kernel=lab.prepared.kernel.image,
             image=lab.prepared.image,
-            console_log=self.console_path,
+            console_fd=console_theirs.fileno(),
             agent_fd=agent_theirs.fileno(),
             qmp_fd=qmp_theirs.fileno(),
             kernel_arguments=settings,
@@ -124,15 +129,17 @@ class Guest:
             accelerator=lab.accelerator,
             extra_arguments=lab.qemu_arguments,
         )
-        descriptors = [agent_theirs.fileno(), qmp_theirs.fileno()]
+        descriptors = [agent_theirs.fileno(), qmp_theirs.fileno(), console_theirs.fileno()]
         if network_end is not None:
             descriptors.append(network_end.fileno())
         try:
-            self._process = machine.start(
+            self._recorders.append(Recorder(console_ours.detach(), self.console_path))
+            self._process, messages = machine.start(
                 lab.prepared.qemu, machine.command_line(config), descriptors, self.qemu_log_path
             )
+            self._recorders.append(messages)
         finally:
-            for theirs in (agent_theirs, qmp_theirs, network_end):
+            for theirs in (agent_theirs, qmp_theirs, console_theirs, network_end):
                 if theirs is not None:
                     theirs.close()
         self._agent = AgentClient(agent_ours, sync, self.name)
@@ -148,10 +155,11 @@ class Guest:
     def _explained(self, error: GuestError) -> GuestError:
         """An error with the last words of the console and of QEMU."""
         text = error.what
-        with contextlib.suppress(OSError):
-            qemu_words = self.qemu_log_path.read_text(errors="replace").splitlines()[1:]
-            if qemu_words:
-                text += "\nQEMU said:\n" + "\n".join("  " + line for line in qemu_words[-8:])
+        if not self.alive:
+            self._await_last_words()
+        qemu_words = tail(self.qemu_log_path, _TAIL_BYTES).splitlines()[1:]
+        if qemu_words:
+            text += "\nQEMU said:\n" + "\n".join("  " + line for line in qemu_words[-8:])
         text += f"\nthe console ({self.console_path}) ends with:\n"
         text += "\n".join("  " + line for line in self.console_log.splitlines()[-15:]) or "  (nothing)"
         return GuestError(text)
@@ -165,8 +173,13 @@ class Guest:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
+        self._await_last_words()
         if self._qmp is not None:
             self._qmp.close()
+
+    def _await_last_words(self) -> None:
+        for recorder in self._recorders:
+            recorder.join(_LAST_WORDS_S)
 
     def reboot(self, timeout_s: float | None = None) -> None:
         """Reboot the guest's kernel and wait until it is up again, drivers loaded as at the first boot.
@@ -211,11 +224,8 @@ class Guest:
 
     @property
     def console_log(self) -> str:
-        """What the guest has printed on its console since its first power-on."""
-        try:
-            return self.console_path.read_text(errors="replace").replace("\r", "")
-        except OSError:
-            return ""
+        """What the guest has printed on its console since its first power-on; of much, the last 8 MiB at least."""
+        return tail(self.console_path, 2 * FILE_BYTES)
 
     def qmp(self, command: str, **arguments: Any) -> Any:
         """Run a QMP command on the guest's machine and return its result."""
@@ -240,7 +250,8 @@ class Guest:
 
         ``check`` raises :class:`CommandFailed` if its status is not 0; a command that takes longer than
         ``timeout_s`` is killed and raises :class:`CommandTimeout`; one that cannot be started raises
-        ``OSError``.  ``stdout`` and ``stderr`` are called with output as it comes, instead of collecting it.
+        ``OSError``; one that prints more than 64 MiB is killed and raises :class:`GuestError`.  ``stdout`` and
+        ``stderr`` are called with output as it comes, instead of collecting it: any amount of it.
         """
         completed = self.agent.run(
             argv, timeout_s=timeout_s, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr
@@ -266,9 +277,14 @@ class Guest:
         """Copy a file or a folder of the host into the guest."""
         self.agent.copy_in(Path(source), target, timeout_s)
 
-    def copy_out(self, source: str, target: str | Path, timeout_s: float = 60.0) -> None:
-        """Copy a file of the guest to the host."""
-        self.agent.copy_out(source, Path(target), timeout_s)
+    def copy_out(
+        self, source: str, target: str | Path, timeout_s: float = 60.0, max_bytes: int = FILE_MAX_BYTES
+    ) -> None:
+        """Copy a file of the guest to the host; ``OSError`` (EFBIG) if it has more than ``max_bytes``.
+
+        Of the guest's mode only whether the file can be executed is taken over.
+        """
+        self.agent.copy_out(source, Path(target), timeout_s, max_bytes)
 
 
 class Lab:
@@ -299,10 +315,11 @@ class Lab:
     ) -> None:
         """Describe a lab; nothing happens before :meth:`start` (or ``with``).
 
-        ``log_dir``: where logs go; they stay there.  Without it they go to a temporary folder, removed after
-        a run that did not fail unless ``keep_logs``.  ``autoload``: load mlx5_ib and the user interfaces of
-        the RDMA stack in guests that have a card, and wait for their ports to be ACTIVE.  ``share``: a host
-        folder that guests see at /mnt/share.
+        ``log_dir``: where logs go; they stay there.  They tell what is in guests' memory: the folder is made for its
+        owner alone, and one that somebody else owns or may write to is refused.  Without it they go to a temporary
+        folder, removed after a run that did not fail unless ``keep_logs``.  ``autoload``: load mlx5_ib and the user
+        interfaces of the RDMA stack in guests that have a card, and wait for their ports to be ACTIVE.  ``share``: a
+        host folder that guests see at /mnt/share; docs/host.md says what a guest can do there.
         ``iommu``: put an IOMMU between devices and memory (``kernel_arguments`` must switch it on), so that a
         guest can hand a card to a program of its own.  ``boot_timeout_s``: how long a guest may take to boot.
         """
@@ -310,6 +327,13 @@ class Lab:
             raise LabError(f"{guests} guests: not a number of guests", "give 1 to 1000")
         if hcas_per_guest < 0 or hcas_per_guest > 16:
             raise LabError(f"{hcas_per_guest} cards per guest: not possible", "give 0 to 16")
+        from vhca.chip.rack import MAX_CARDS
+
+        cards = guests * hcas_per_guest
+        if cards > MAX_CARDS:
+            raise LabError(
+                f"{cards} cards: one switch joins them, and it has {MAX_CARDS} ports", "take fewer guests or cards"
+            )
         if memory_mib < 384:
             raise LabError(f"{memory_mib} MiB is too little for a guest", "give at least 384")
         self.guest_count = guests
@@ -319,7 +343,7 @@ class Lab:
         self.cpus = cpus
         self.autoload = autoload
         self.boot_timeout_s = boot_timeout_s
-        self.share = _shared_folder(share)
+        self.share = folders.to_share(share)
         self.share_writable = share_writable
         self.iommu = iommu
         self.kernel_arguments = kernel_arguments
@@ -380,15 +404,10 @@ class Lab:
 
     def _make_folders(self) -> None:
         if self._wanted_log_dir is not None:
-            self.log_dir = self._wanted_log_dir.resolve()
-            self.log_dir.mkdir(parents=True, exist_ok=True)
+            self.log_dir = folders.for_logs(self._wanted_log_dir)
         else:
             self.log_dir = Path(tempfile.mkdtemp(prefix="vhca-lab-"))
-        # the path of a socket must be short, whatever the folder for temporary files is called
-        short = len(tempfile.gettempdir()) <= _SOCKET_FOLDER_MAX
-        parent = Path(tempfile.gettempdir() if short else "/tmp")
-        _remove_leftovers(parent)
-        self._socket_dir = Path(tempfile.mkdtemp(prefix=f"vhca-{os.getpid()}-", dir=parent))
+        self._socket_dir = folders.for_sockets()
 
     def _start_rack(self) -> None:
         count = self.guest_count * self.hcas_per_guest
@@ -475,24 +494,6 @@ class Lab:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(failed=kind is not None)
-
-
-def _remove_leftovers(parent: Path) -> None:
-    """Remove the socket folders of programs that were killed outright; their process numbers are in the names."""
-    for folder in parent.glob("vhca-[0-9]*-*"):
-        pid = folder.name.split("-")[1]
-        with contextlib.suppress(OSError):
-            if pid.isdigit() and not Path("/proc", pid).exists() and folder.stat().st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _shared_folder(share: str | Path | None) -> Path | None:
-    if share is None:
-        return None
-    folder = Path(share).expanduser().resolve()
-    if not folder.is_dir():
-        raise LabError(f"the folder to share, {folder}, is not there", "give an existing folder")
-    return folder
 
 
 _LIVING: weakref.WeakSet[Lab] = weakref.WeakSet()

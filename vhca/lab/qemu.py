@@ -28,8 +28,9 @@ from typing import Any, Final
 
 from vhca.lab import pins
 from vhca.lab.cache import Cache, Progress
+from vhca.lab.console import Recorder
 from vhca.lab.errors import QemuError
-from vhca.lab.packages import PackageStore, unpack
+from vhca.lab.packages import UNPACKED, PackageStore, unpack
 
 MINIMUM: Final = (10, 1, 1)
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
@@ -91,7 +92,7 @@ def _version_of(command: Sequence[str], environment: Mapping[str, str]) -> tuple
 
 def package_key() -> str:
     """The cache key of the packaged QEMU."""
-    return hashlib.sha256(repr((pins.QEMU_PACKAGES, pins.QEMU_SUITE)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((UNPACKED, pins.QEMU_PACKAGES, pins.QEMU_SUITE)).encode()).hexdigest()[:16]
 
 
 def find_qemu(cache: Cache, progress: Progress) -> Qemu:
@@ -172,7 +173,7 @@ class MachineConfig:
     name: str
     kernel: Path
     image: Path
-    console_log: Path
+    console_fd: int
     agent_fd: int
     qmp_fd: int
     kernel_arguments: Mapping[str, str] = field(default_factory=dict)  # vhca.NAME=VALUE
@@ -217,7 +218,7 @@ def command_line(config: MachineConfig) -> list[str]:
         *("-object", f"memory-backend-memfd,id=ram,size={size},share=on"),
         *("-m", size, "-smp", str(config.cpus)),
         *("-kernel", str(config.kernel), "-initrd", str(config.image), "-append", append),
-        *("-chardev", f"file,id=console,path={_escape(config.console_log)},append=on", "-serial", "chardev:console"),
+        *("-chardev", f"socket,id=console,fd={config.console_fd}", "-serial", "chardev:console"),
         *("-chardev", f"socket,id=qmp,fd={config.qmp_fd}", "-qmp", "chardev:qmp"),
         *("-device", "virtio-serial-pci,id=ports,max_ports=2"),
         *("-chardev", f"socket,id=agent,fd={config.agent_fd}"),
@@ -256,17 +257,24 @@ def _escape(path: Path) -> str:
 # -- running it --------------------------------------------------------------------------------------
 
 
-def start(qemu: Qemu, arguments: Sequence[str], pass_fds: Sequence[int], log: Path) -> subprocess.Popen[bytes]:
-    """Start QEMU with its messages going to ``log``.  It is killed if this process dies.
+def start(
+    qemu: Qemu, arguments: Sequence[str], pass_fds: Sequence[int], log: Path
+) -> tuple[subprocess.Popen[bytes], Recorder]:
+    """Start QEMU with its command line and its messages going to ``log``, by the recorder that is returned.
 
-    The kernel ties that to the *thread* that started it, so all are started from one that lives on.
+    It is killed if this process dies.  The kernel ties that to the *thread* that started it, so all are started from
+    one that lives on.
     """
-    with log.open("ab") as stream:
-        stream.write((" ".join((*qemu.command, *arguments)) + "\n").encode())
-        stream.flush()
-        return _LAUNCHER.start(
-            [*qemu.command, *arguments], {**os.environ, **qemu.environment}, tuple(pass_fds), stream.fileno()
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    try:
+        recorder = Recorder(ours, log)
+        recorder.note((" ".join((*qemu.command, *arguments)) + "\n").encode())
+        process = _LAUNCHER.start(
+            [*qemu.command, *arguments], {**os.environ, **qemu.environment}, tuple(pass_fds), theirs
         )
+    finally:
+        os.close(theirs)
+    return process, recorder
 
 
 class _Launcher:

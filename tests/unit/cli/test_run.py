@@ -88,3 +88,12 @@ def test_a_guest_that_dies_is_trouble(options: Namespace) -> None:
     dead = FakeProcess(["x"], 0, GuestError("g0: the guest's machine has ended"))
     with pytest.raises(GuestError, match="has ended"):
         run._wait([dead], None)  # type: ignore[list-item]
+
+
+def test_a_line_without_end_is_cut() -> None:
+    got: list[bytes] = []
+    lines = run.PrefixedLines(got.append, "g0| ")
+    for _ in range(100):
+        lines(bytes(10_000))
+    assert len(got) > 10
+    assert all(part.startswith(b"g0| ") and part.endswith(b"\n") for part in got)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from vhca.lab import guest_agent as wire
 from vhca.lab.agent_client import AgentClient
+from vhca.lab.agent_process import Stream
 from vhca.lab.errors import CommandTimeout, GuestError
 
 SYNC = bytes(range(16))
@@ -130,6 +132,98 @@ def test_files(client: AgentClient, tmp_path: Path) -> None:
         client.put_file(bytes(100_000), "/dev/full", timeout_s=10)
 
 
+def test_files_copied_out_are_ordinary_files_of_this_host(client: AgentClient, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "back/target"
+    data = os.urandom(300_000)
+    source.write_bytes(data)
+    before = os.umask(0o027)
+    try:
+        for theirs, ours in ((0o6777, 0o750), (0o666, 0o640), (0o4100, 0o750), (0o444, 0o640)):
+            source.chmod(theirs)
+            client.copy_out(str(source), target)
+            assert target.stat().st_mode & 0o7777 == ours
+            assert target.read_bytes() == data
+    finally:
+        os.umask(before)
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+
+
+def test_a_copy_replaces_a_link_and_nothing_but_files(client: AgentClient, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "source").write_text("new")
+    (tmp_path / "link").symlink_to(victim)
+    client.copy_out(str(tmp_path / "source"), tmp_path / "link")
+    assert ((tmp_path / "link").read_text(), victim.read_text()) == ("new", "precious")
+    (tmp_path / "pipe").symlink_to("/dev/null")
+    for target in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(FileExistsError):
+            client.copy_out(str(tmp_path / "source"), target)
+
+
+def test_a_file_without_end_is_given_up_by_the_guest(client: AgentClient, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="more than 100000 bytes") as caught:
+        client.copy_out("/dev/zero", tmp_path / "zero", max_bytes=100_000)
+    assert caught.value.errno == errno.EFBIG
+    with pytest.raises(OSError, match="/dev/zero: more than"):
+        client.get_file("/dev/zero", max_bytes=100_000)
+    assert not list(tmp_path.iterdir())
+    assert client.run(["echo", "there"], cwd="/").stdout == "there\n"
+
+
+def test_output_without_end_ends_its_command_alone(client: AgentClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream.__init__, "__defaults__", (200_000,))
+    quiet = client.popen(["cat"], cwd="/")
+    with pytest.raises(GuestError, match=r"sh printed more than 200000 bytes .* killed"):
+        client.run(["sh", "-c", "echo $$ >&2; exec yes"], cwd="/", timeout_s=20)
+    process = client.popen(["sh", "-c", "echo $$ >&2; exec yes"], cwd="/")
+    with pytest.raises(GuestError, match="printed more"):
+        process.wait(20)
+    pid = int(process.stderr.read_all())
+    assert len(process.stdout.read_all()) <= 200_000
+    quiet.write(b"still here")
+    quiet.close_stdin()
+    assert (quiet.wait(20), quiet.stdout.read_all()) == (0, b"still here")
+    assert not Path(f"/proc/{pid}").exists()  # what ended later was reaped earlier
+    assert client._processes == {}
+
+
+def test_output_that_somebody_reads_may_be_any_amount(client: AgentClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream.__init__, "__defaults__", (200_000,))
+    taken = 0
+
+    def count(data: bytes) -> None:
+        nonlocal taken
+        taken += len(data)
+
+    client.run(["head", "-c", "3000000", "/dev/zero"], stdout=count, cwd="/")
+    assert taken == 3_000_000
+
+
+def test_a_sink_that_fails_ends_its_command_alone(client: AgentClient) -> None:
+    def full(_data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    def broken(_data: bytes) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(OSError, match="no space"):
+        client.run(["yes"], stdout=full, cwd="/", timeout_s=20)
+    with pytest.raises(GuestError, match="ZeroDivisionError"):
+        client.run(["yes"], stderr=full, stdout=broken, cwd="/", timeout_s=20)
+    assert client.run(["echo", "there"], cwd="/").stdout == "there\n"
+
+
+def test_a_line_without_end_comes_in_pieces() -> None:
+    stream = Stream()
+    stream.put(b"x" * 2_000_000)
+    lines = iter(stream)
+    assert next(lines) == "x" * 2_000_000  # and is not waited for any longer
+    stream.put(b"y\nend")
+    stream.end()
+    assert list(lines) == ["y\n", "end"]
+
+
 def test_many_threads_at_once(client: AgentClient) -> None:
     results: list[str] = []
 
@@ -228,6 +322,81 @@ def test_any_bytes_never_break_the_splitter(chunks: list[bytes]) -> None:
         splitter.feed(chunk)
     # whatever came, a sync word gets the stream going again
     assert splitter.feed(SYNC + wire.frame(wire.PING, 3, b"x"))[-1] == (wire.PING, 3, b"x")
+
+
+class Hostile:
+    """A guest that answers the host's one request with what it likes."""
+
+    def __init__(self, end: socket.socket, answer: Callable[[int], Iterator[bytes]]) -> None:
+        self._end, self._answer = end, answer
+        self.sent = 0
+        end.sendall(SYNC + wire.frame(wire.READY, 0, wire.pack_fields([b"id", b"6.19", b"1"])))
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        splitter = wire.Splitter(SYNC)
+        while True:
+            for kind, channel, _ in splitter.feed(self._end.recv(4096)):
+                if kind in (wire.RUN, wire.GET):
+                    with contextlib.suppress(OSError):
+                        for frame in self._answer(channel):
+                            self._end.sendall(frame)
+                            self.sent += len(frame)
+                    return
+
+
+def test_a_guest_that_sends_more_than_was_asked_for_fills_nothing(
+    port: tuple[AgentClient, socket.socket], tmp_path: Path
+) -> None:
+    client, end = port
+
+    def flood(channel: int) -> Iterator[bytes]:
+        yield wire.frame(wire.STARTED, channel, (0o4777).to_bytes(4, "big"))
+        for _ in range(1000):
+            yield wire.frame(wire.STDOUT, channel, bytes(30_000))
+
+    hostile = Hostile(end, flood)
+    client.wait_ready(20)
+    with pytest.raises(OSError, match="more than 100000 bytes came"):
+        client.copy_out("/etc/hostname", tmp_path / "hostname", max_bytes=100_000)
+    hostile.thread.join(20)  # all of it is taken off the wire, and dropped
+    assert hostile.sent > 30_000_000
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("frames", [1, 3_000])
+def test_small_frames_take_no_more_room_than_their_bytes(port: tuple[AgentClient, socket.socket], frames: int) -> None:
+    client, end = port
+
+    def drizzle(channel: int) -> Iterator[bytes]:
+        yield wire.frame(wire.STARTED, channel, bytes(4))
+        for _ in range(frames):
+            yield wire.frame(wire.STDOUT, channel, b"x") * 100
+        yield wire.frame(wire.EXIT, channel, bytes(4))
+
+    Hostile(end, drizzle)
+    client.wait_ready(20)
+    process = client.popen(["true"])
+    assert process.wait(20) == 0
+    assert sys.getsizeof(process.stdout._data) <= 1000 + 2 * 100 * frames
+    assert process.stdout.read_all() == b"x" * 100 * frames
+
+
+@pytest.mark.parametrize("number", [b"99999999999999999999999", b"-5", b"2"])
+def test_why_a_guest_refuses_is_shown_without_what_a_terminal_would_obey(
+    port: tuple[AgentClient, socket.socket], number: bytes
+) -> None:
+    client, end = port
+
+    def refuse(channel: int) -> Iterator[bytes]:
+        yield wire.frame(wire.FAILED, channel, wire.pack_fields([number, b"\x1b]0;title\x07 no"]))
+
+    Hostile(end, refuse)
+    client.wait_ready(20)
+    with pytest.raises(OSError, match=r"\\x1b\]0;title\\x07 no") as caught:
+        client.popen(["true"])
+    assert os.strerror(caught.value.errno or 0)
 
 
 def test_garbage_from_a_guest_is_counted_not_believed(port: tuple[AgentClient, socket.socket]) -> None:

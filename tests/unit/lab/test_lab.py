@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from vhca.lab import folders
 from vhca.lab import lab as bench
 from vhca.lab.cache import Cache, Progress
-from vhca.lab.errors import GuestError, LabError
+from vhca.lab.errors import GuestError, LabError, printable
 from vhca.lab.kernels import Kernel
 from vhca.lab.lab import Lab
 from vhca.lab.prepare import Prepared
@@ -101,7 +102,7 @@ def test_logs_stay_after_a_failure_only(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("broken_machine")
 def test_socket_folders_of_killed_programs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_SOCKET_FOLDER_MAX", 1000)
+    monkeypatch.setattr(folders, "_SOCKET_FOLDER_MAX", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())
     names = [f"vhca-{pid_max + 1}-dead", f"vhca-{os.getpid()}-alive", "vhca-lab-logs", "vhca-1x-other"]
@@ -119,6 +120,39 @@ def test_socket_folders_of_killed_programs_are_removed(tmp_path: Path, monkeypat
 def test_impossible_labs_are_refused_at_once(settings: dict[str, int]) -> None:
     with pytest.raises(LabError, match="->"):
         Lab(**settings)  # type: ignore[arg-type]
+
+
+def test_more_cards_than_a_switch_has_ports_are_refused_at_once() -> None:
+    with pytest.raises(LabError, match="256 cards: one switch joins them, and it has 254 ports"):
+        Lab(guests=64, hcas_per_guest=4)
+    assert Lab(guests=127, hcas_per_guest=2).guest_count == 127
+
+
+@pytest.mark.usefixtures("broken_machine")
+def test_logs_go_to_a_private_folder_only(tmp_path: Path) -> None:
+    lab = Lab(guests=1, hcas_per_guest=0, log_dir=tmp_path / "new/logs", progress=Progress(quiet=True))
+    with pytest.raises(GuestError):
+        lab.start()
+    assert (tmp_path / "new/logs").stat().st_mode & 0o777 == 0o700
+    assert {p.stat().st_mode & 0o777 for p in lab.log_dir.iterdir()} == {0o600}
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(LabError, match=r"may write to .*open"):
+        Lab(guests=1, hcas_per_guest=0, log_dir=tmp_path / "open", progress=Progress(quiet=True)).start()
+    assert not list((tmp_path / "open").iterdir())
+
+
+@pytest.mark.usefixtures("broken_machine")
+def test_what_a_guest_prints_reaches_no_terminal_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import os; os.write(1, b'\\x1b]0;owned\\x07 QEMU\\n')"
+    fake = Qemu((sys.executable, "-c", script), (11, 0, 0), {}, "host")
+    own = Kernel("6.19.0", Path("/k"), {}, frozenset(), None, "id", "test")
+    monkeypatch.setattr(bench, "prepare", lambda *_args, **_named: Prepared(fake, own, Path("/image")))
+    monkeypatch.setattr(bench, "tail", lambda path, _count: path.name + "\n\x1b[2J\u202e console\n")
+    with pytest.raises(GuestError) as caught:
+        Lab(guests=1, hcas_per_guest=0, log_dir=tmp_path / "logs", progress=Progress(quiet=True)).start()
+    assert r"\x1b[2J\u202e console" in str(caught.value)
+    assert printable(str(caught.value)) == str(caught.value)
 
 
 def test_a_share_must_exist(tmp_path: Path) -> None:

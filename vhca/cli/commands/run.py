@@ -43,6 +43,7 @@ exit codes:
   127  the command is not there in the guest"""
 
 _GRACE_S: Final = 3.0
+_LINE_MAX_BYTES: Final = 64 << 10
 _NOT_RUNNABLE: Final = 126  # both as the shell says it
 _NOT_FOUND: Final = 127
 
@@ -175,7 +176,10 @@ class Passage:
 
 
 class PrefixedLines:
-    """Puts a prefix before every line and passes on whole lines only, so that guests do not mix within one."""
+    """Puts a prefix before every line and passes on whole lines only, so that guests do not mix within one.
+
+    A line without end is cut.
+    """
 
     def __init__(self, target: Callable[[bytes], None], prefix: str) -> None:
         self._target = target
@@ -185,6 +189,8 @@ class PrefixedLines:
     def __call__(self, data: bytes) -> None:
         """Take some output."""
         *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LINE_MAX_BYTES:
+            whole, self._rest = [*whole, self._rest], b""
         if whole:
             self._target(b"".join(self._prefix + line + b"\n" for line in whole))
 

@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
-    from vhca.chip.private_files import UnsafeFolder, own_folder
     from vhca.cli.racks import RecordedRack
     from vhca.lab.errors import LabError
+    from vhca.private_files import UnsafeFolder, own_folder
 
     try:
         folder = own_folder(options.dir.expanduser())

@@ -107,13 +107,15 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _print(claim: Claim, verdict: Verdict, evidence: bool) -> None:
+    from vhca.lab.errors import printable
+
     print(f"{claim.id}  {verdict.status.value:14}  {verdict.seconds:5.1f} s  {claim.text}")
     if verdict.status.value != "confirmed" or evidence:
-        print(f"     {verdict.summary}")
+        print(f"     {printable(verdict.summary)}")
     if evidence:
         for item in verdict.evidence:
-            print(f"     [{item.where}] {item.command}")
-            print("\n".join("         " + line for line in item.output.splitlines()))
+            lines = [f"     [{item.where}] {item.command}", *("         " + line for line in item.output.splitlines())]
+            print(printable("\n".join(lines)))
     sys.stdout.flush()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vhca.chip.private_files import PrivateLog, UnsafeFolder, create_private, own_folder
+from vhca.private_files import PrivateLog, UnsafeFolder, create_private, own_folder
 
 NOBODY = 65534
 
