@@ -30,18 +30,17 @@ def smp_packet(mad: bytes, dlid: int, slid: int, psn: int = 0) -> Packet:
 def reply_packet(request: Packet, mad: bytes, slid: int) -> Packet:
     """The packet that carries the agent's answer `mad` back to where `request` came from.
 
-    `slid` is the port's own LID. Directed routes answer with permissive LIDs where the path is not LID-routed at that
-    end. On QP1 the answer goes to the QP that asked, with the P_Key, SL and (swapped) GRH of the request.
+    `slid` is the port's own LID. Directed routes answer with permissive LIDs unless the request came by LID: because
+    its route ends in a LID-routed part, or has no directed part. On QP1 the answer goes to the QP that asked, with the
+    P_Key, SL and (swapped) GRH of the request.
     """
     if request.dest_qp == 0:
         dlid = request.slid
         if mad[1] == madwire.CLASS_SUBN_DR:
             answer = madwire.Smp.from_bytes(mad)
             # Hops were walked by port number up to here: so they are on the way back.
-            if answer.dr_dlid == PERMISSIVE_LID:
-                slid = PERMISSIVE_LID
-            if answer.hop_count or answer.dr_slid == PERMISSIVE_LID:
-                dlid = PERMISSIVE_LID
+            if answer.dr_dlid == PERMISSIVE_LID and (answer.hop_count or answer.dr_slid == PERMISSIVE_LID):
+                dlid = slid = PERMISSIVE_LID
         return smp_packet(mad, dlid, slid or PERMISSIVE_LID, request.psn)
     return gmp_reply(request, mad, slid)
 

@@ -472,6 +472,8 @@ class SubnetManager:
         smp.data = info.to_bytes().ljust(64, b"\0")
         smp.method = madwire.METHOD_GET_RESP
         smp.status = status
+        if not smp.hop_count:
+            smp.hop_pointer = 0
         self._reply(packet, smp.to_bytes(), packet.slid)
 
     def _reply(self, packet: Packet, mad: bytes, dlid: int) -> None:

@@ -9,20 +9,18 @@ no further is counted by name at its port of arrival or departure.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 
 from vhca.fabric.general_services import GeneralServices
 from vhca.fabric.link import CallSoon
 from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, is_multicast
 from vhca.fabric.switch_agent import SwitchAgent
+from vhca.management import directed
 from vhca.management.performance import data_words
 from vhca.management.subnet import SMP_CLASSES, for_agent, is_answered
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import MAD_BYTES, Smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
-
-MAX_HOPS: Final = 63
 
 
 class Switch:
@@ -175,66 +173,39 @@ class Switch:
         if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in SMP_CLASSES:
             port.counters.vl15_dropped += packet.count
             port.drop(packet, "bad_smp")
-        elif payload[1] == madwire.CLASS_SUBN_DR:
-            if payload[4] & 0x80:
-                self._return_directed(port, packet, Smp.from_bytes(payload), words)
-            else:
-                self._walk_directed(port, packet, Smp.from_bytes(payload), words)
-        else:
+        elif packet.dlid not in (self.lid or PERMISSIVE_LID, PERMISSIVE_LID):
             self._route_smp(port, packet, words)
+        elif payload[1] == madwire.CLASS_SUBN_DR:
+            self._step_directed(port, packet, words)
+        else:
+            self._smp_arrived(port, packet)
 
     def _route_smp(self, port: SwitchPort, packet: Packet, words: int) -> None:
-        """A LID-routed SMP: for this switch, or on by the table."""
-        if packet.dlid in (self.lid, PERMISSIVE_LID):
-            self._smp_arrived(port, packet)
-            return
+        """An SMP on a LID-routed part of its way, for another node."""
         out = self._route(port, packet)
-        if out is None:
-            return
-        if out.number == 0:
-            self._smp_arrived(port, packet)
-        else:
+        if out is not None:
             self._transmit_smp(port, out.number, packet, words)
 
-    def _walk_directed(self, port: SwitchPort, packet: Packet, smp: Smp, words: int) -> None:
-        """A request on its way out (14.2.2.2): the hop pointer counts the hops walked."""
-        pointer, count = smp.hop_pointer, smp.hop_count
-        if count > MAX_HOPS or pointer > count:
-            self._bad_path(port, packet)
-        elif pointer == 0 and count and port.number == 0:
-            smp.hop_pointer = 1
-            self._transmit_smp(port, smp.initial_path[1], _directed(packet, smp), words)
-        elif pointer == 0 and count:
-            self._bad_path(port, packet)
-        elif pointer < count:
-            _remember(smp, pointer, port.number)
-            smp.hop_pointer = pointer + 1
-            self._transmit_smp(port, smp.initial_path[pointer + 1], _directed(packet, smp), words)
+    def _step_directed(self, port: SwitchPort, packet: Packet, words: int) -> None:
+        """An SMP on the directed part of its way, or at one end of it."""
+        smp = Smp.from_bytes(packet.payload)
+        arrival = directed.BY_LID if packet.dlid != PERMISSIVE_LID else directed.BY_PORT
+        origin = arrival if port.number else directed.INSIDE
+        returning = smp.status & madwire.STATUS_DIRECTION
+        if returning:
+            step = directed.response_step(smp, origin, self.lid)
         else:
-            if count:
-                _remember(smp, pointer, port.number)
-            smp.hop_pointer = pointer + 1
-            if smp.dr_dlid in (PERMISSIVE_LID, self.lid):
-                self._smp_arrived(port, _directed(packet, smp))
-            else:
-                packet = replace(packet, dlid=smp.dr_dlid, payload=smp.to_bytes())
-                self._route_smp(port, packet, words)
-
-    def _return_directed(self, port: SwitchPort, packet: Packet, smp: Smp, words: int) -> None:
-        """An answer on its way back (14.2.2.4): the hop pointer counts the hops left."""
-        pointer, count = smp.hop_pointer, smp.hop_count
-        if count > MAX_HOPS or pointer > count + 1:
+            step = directed.request_step(smp, port.number, origin, self.lid)
+        if step == directed.DISCARD:
             self._bad_path(port, packet)
-        elif pointer > 1:
-            smp.hop_pointer = pointer - 1
-            self._transmit_smp(port, smp.return_path[pointer - 1], _directed(packet, smp), words)
+        elif step == directed.TAKE:
+            self._smp_arrived(port, replace(packet, payload=smp.to_bytes()))
+        elif step == directed.ROUTE:
+            dlid = smp.dr_slid if returning else smp.dr_dlid
+            onward = replace(packet, dlid=dlid, slid=self.lid or PERMISSIVE_LID, payload=smp.to_bytes())
+            self._route_smp(port, onward, words)
         else:
-            smp.hop_pointer = 0
-            if smp.dr_slid in (PERMISSIVE_LID, self.lid):
-                self._smp_arrived(port, _directed(packet, smp))
-            else:
-                packet = replace(packet, dlid=smp.dr_slid, payload=smp.to_bytes())
-                self._route_smp(port, packet, words)
+            self._transmit_smp(port, step - directed.LEAVE, _directed(packet, smp), words)
 
     def _bad_path(self, port: SwitchPort, packet: Packet) -> None:
         port.counters.vl15_dropped += packet.count
@@ -262,36 +233,25 @@ class Switch:
                 port.drop(packet, "smp_no_reply")
             return
         answer = replace(packet, payload=reply, dlid=packet.slid, slid=self.lid or PERMISSIVE_LID)
-        if reply[1] != madwire.CLASS_SUBN_DR:
-            if port.number == 0:
-                self._deliver_to_management(port, answer)
-            else:
-                # The table may not have been written yet: an answer leaves where the request came in.
-                self._transmit_smp(port, port.number, answer, data_words(answer))
-            return
-        smp = Smp.from_bytes(reply)
-        # The agent's own SMI is the first hop back: pointer = count + 1.
-        if smp.hop_count == 0:
-            smp.hop_pointer = 0
-            if port.number == 0:
-                self._deliver_to_management(port, _directed(answer, smp))
-            else:
-                self._transmit_smp(port, port.number, replace(answer, payload=smp.to_bytes()), data_words(answer))
-            return
-        smp.hop_pointer = smp.hop_count
-        back = smp.return_path[smp.hop_count]
-        if back == 0:
-            self._deliver_to_management(port, _directed(answer, smp))
+        if reply[1] == madwire.CLASS_SUBN_DR:
+            smp = Smp.from_bytes(reply)
+            if not smp.hop_count:
+                smp.hop_pointer = 0
+                answer.payload = smp.to_bytes()
+            elif packet.dlid == PERMISSIVE_LID:
+                smp.hop_pointer = smp.hop_count
+                self._answer_out(self.ports[smp.return_path[smp.hop_count]], _directed(answer, smp))
+                return
+        # The table may not have been written yet: an answer by LID leaves where the request came in.
+        self._answer_out(port, answer)
+
+    def _answer_out(self, out: SwitchPort, answer: Packet) -> None:
+        if out.number == 0:
+            self._deliver_to_management(out, answer)
         else:
-            self._transmit_smp(port, back, _directed(answer, smp), data_words(answer))
+            self._transmit_smp(out, out.number, answer, data_words(answer))
 
 
 def _directed(packet: Packet, smp: Smp) -> Packet:
     """The packet that carries a directed-route SMP to the next hop: permissive LIDs."""
     return replace(packet, payload=smp.to_bytes(), dlid=PERMISSIVE_LID, slid=PERMISSIVE_LID)
-
-
-def _remember(smp: Smp, hop: int, port: int) -> None:
-    path = bytearray(smp.return_path)
-    path[hop] = port
-    smp.return_path = bytes(path)
