@@ -345,15 +345,15 @@ def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
 
 
 def cq_doorbell(hca: Hca, cq: Cq, sn_cmd_ci: int) -> None:
-    """Arm doorbell: fires at once if a matching CQE at or behind the given index is already there."""
+    """Arm doorbell: fires at once if a matching CQE at or behind the given index is already there.
+
+    Every index but the producer's own is behind it, however far: software that polls by itself may always arm with the
+    index of its library, which never moves. An arm that were ignored would be a wake-up that never comes.
+    """
     consumer_index = sn_cmd_ci & 0xFFFFFF
     consumer = cq.consumer + ((consumer_index - cq.consumer) & 0xFFFFFF)
     if consumer > cq.producer:
-        # Behind the last known record (the host re-armed with an older index) or nonsense: measure from the producer.
-        consumer = cq.producer - ((cq.producer - consumer_index) & 0xFFFFFF)
-        if consumer < 0 or cq.producer - consumer > 1 << cq.log_size:
-            hca.count["cq_doorbell_invalid"] += 1
-            return
+        consumer = max(cq.producer - ((cq.producer - consumer_index) & 0xFFFFFF), 0)
     else:
         cq.consumer = consumer
     # A request for the next completion is not narrowed to solicited ones; it may be widened (C11-31, C11-32).

@@ -112,6 +112,43 @@ def test_solicited_only_waits_for_one(hca: Hca) -> None:
     assert effects(hca) == []
 
 
+@pytest.mark.parametrize("solicited", [False, True])
+def test_an_arm_with_any_index_but_the_producers_fires_at_once(hca: Hca, solicited: bool) -> None:
+    # Software that polls by itself arms with an index that never moves: a queue's length behind, and much further.
+    cq = make_cq(hca)
+    arm = solicited << 24
+    for producer in range(1, 40):
+        hca.memory.write(RECORD, (cq.producer & 0xFFFFFF).to_bytes(4, "big"))
+        assert complete(hca, cq, solicited)
+        effects(hca)
+        for index in {0, producer - 1, max(producer - 5, 0)}:
+            eq_doorbell(hca, cq.eq, cq.eq.producer, arm=True)
+            cq_doorbell(hca, cq, arm | index)
+            assert [type(effect) for effect in effects(hca)] == [EntryWrite, RaiseIrq]
+        cq_doorbell(hca, cq, arm | producer)
+        assert effects(hca) == []
+    # The number goes round at 2**24.
+    cq.producer = cq.consumer = (1 << 24) + 2
+    cq.last_solicited = 1 << 24
+    cq_doorbell(hca, cq, arm | 0xFFFFFF)
+    assert effects(hca)
+    cq_doorbell(hca, cq, arm | 2)
+    assert effects(hca) == []
+
+
+def test_an_arm_ahead_of_the_producer_reports_what_is_there_only(hca: Hca) -> None:
+    cq = make_cq(hca)
+    cq_doorbell(hca, cq, 7)
+    assert effects(hca) == []
+    complete(hca, cq)
+    assert len(effects(hca)) == 3
+    # No solicited one has ever come.
+    cq_doorbell(hca, cq, 1 << 24 | 7)
+    assert effects(hca) == []
+    complete(hca, cq, solicited=True)
+    assert len(effects(hca)) == 2
+
+
 def test_eq_doorbell_beyond_the_producer_is_ignored(hca: Hca) -> None:
     cq = make_cq(hca)
     eq_doorbell(hca, cq.eq, 5, arm=True)
