@@ -75,8 +75,7 @@ def ack_timeout(hca: "Hca", qp: Qp) -> None:
         # It is this side that keeps the peer waiting.
         hca.timers.arm(requester.ack_timer, hca.now_ns + requester.timeout_ns)
         return
-    if requester.retries_left:
-        qp.count("local_ack_timeout_err")
+    qp.count("local_ack_timeout_err")
     requester.rewound_at = -1
     go_back(hca, qp)
 

@@ -640,7 +640,8 @@ def test_counters_of_a_silent_peer() -> None:
     world.pass_time(FOREVER_NS)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR, CqeSyndrome.WR_FLUSH_ERR]
     assert counters(a) == {
-        "local_ack_timeout_err": 2,
+        # Every expiry, also the last one, after which there is no retry left.
+        "local_ack_timeout_err": 3,
         "req_transport_retries_exceeded": 1,
         "req_cqe_error": 2,
         "req_cqe_flush_error": 1,
