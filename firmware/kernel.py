@@ -106,7 +106,8 @@ class Kernel:
     def _sq_doorbell(self, event: SqDoorbell) -> None:
         hca = self.hca
         qp = hca.qps.get(event.qpn_ds >> 8)
-        if qp is None or hca.uars.get(event.uar) is None:
+        # A queue listens to the page that it was made with, whoever that page belongs to.
+        if qp is None or qp.context.uar_page != event.uar or hca.uars.get(event.uar) is None:
             hca.count["sq_doorbell_unknown"] += 1
             return
         hca.count["sq_doorbells"] += 1
@@ -117,9 +118,7 @@ class Kernel:
     def _cq_doorbell(self, event: CqDoorbell) -> None:
         hca = self.hca
         cq = hca.cqs.get(event.cqn & 0xFFFFFF)
-        uar = hca.uars.get(event.uar)
-        # The page of one program does not move the queue of another; the kernel's page (uid 0) moves every queue.
-        if cq is None or uar is None or uar.uid not in (0, cq.uid):
+        if cq is None or cq.uar != event.uar or hca.uars.get(event.uar) is None:
             hca.count["cq_doorbell_unknown"] += 1
             return
         cq_doorbell(hca, cq, event.sn_cmd_ci)
@@ -127,7 +126,6 @@ class Kernel:
     def _eq_doorbell(self, event: EqDoorbell) -> None:
         hca = self.hca
         eq = hca.eqs.get(event.eqn)
-        # An event queue listens to the page that it was created with.
         if eq is None or eq.uar != event.uar or hca.uars.get(event.uar) is None:
             hca.count["eq_doorbell_unknown"] += 1
             return

@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class HcaObject:
-    """Anything with a number and an owner: `uid` is the user context (0: the kernel), `refs` counts users."""
+    """Anything with a number and an owner: `uid` is the user context (0: the kernel), `refs` counts users.
+
+    `umems` are the user memory objects that it lies in: its buffer's and its doorbell record's.
+    """
 
     handle: int = 0
     uid: int = 0
     refs: int = 0
+    umems: "tuple[Umem | None, Umem | None]" = (None, None)
 
 
 T = TypeVar("T", bound=HcaObject)
@@ -96,7 +100,9 @@ class TransportDomain(HcaObject):
 
 @dataclass(slots=True, eq=False)
 class Uctx(HcaObject):
-    """User context; its number is the uid that later commands carry."""
+    """User context; its number is the uid that later commands carry, `caps` what the kernel vouches for (uctx.cap)."""
+
+    caps: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -307,6 +313,8 @@ class Dct(HcaObject):
     min_rnr_nak: int = field(kw_only=True)
     user_index: int = field(kw_only=True)
     counter: QCounter | None = None
+    # Data up to so many bytes are put into the completion instead of memory.
+    inline_receive: int = 0
     context: bytes = b""
     drained: bool = False
     armed: bool = False

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
+from firmware.programs import CAP_RAW_TX
 from vhca.hw.hardware import BoardInfo
 from vhca.layout import Layout
 from vhca.wire.connectx.caps import CapType, CmdHcaCap
@@ -47,7 +48,6 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "general_obj_types": 1 << GENERAL_RESERVED_QPN,
         "sctr_data_cqe": 1,
         "cqe_128_always": 1,
-        "log_max_msg": 31,
         "log_max_uctx": 8,
         "log_max_umem": 12,
         "umem_uid_0": 1,
@@ -55,6 +55,9 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "out_of_seq_cnt": 1,
         "retransmission_q_counters": 1,
         "enhanced_error_q_counters": 1,
+        "rts2rts_qp_counters_set_id": 1,
+        # Which programs may send what they like (uctx.cap).
+        "uctx_cap": CAP_RAW_TX,
         "cq_oi": 1,
         "cq_resize": 1,
         "cq_moderation": 1,

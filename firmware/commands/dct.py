@@ -6,7 +6,7 @@ from firmware.commands.srq import find_srq
 from firmware.hca import Hca
 from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_RMP, Dct
 from firmware.queues import post_event
-from firmware.transport import dc
+from firmware.transport import completion, dc
 from vhca.layout import Layout
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cmd.dct import CreateDctIn, CreateDctOut, Dctc, DctIn, QueryDctOut
@@ -30,11 +30,11 @@ def create_dct(hca: Hca, request: Command[CreateDctIn]) -> Layout:
         refuse(Status.BAD_PARAM, "dctc: no such port, or its P_Key table is shorter")
     if not 1 <= context.mtu <= 5:
         refuse(Status.BAD_PARAM, "mtu: 1 (256 bytes) to 5 (4096 bytes)")
-    if context.cs_res:
-        refuse(Status.BAD_PARAM, "cs_res: scatter to CQE is not offered for this transport")
-    counter = hca.q_counters.get(context.counter_set_id) if context.counter_set_id else None
-    if context.counter_set_id and counter is None:
-        refuse(Status.BAD_RES, "counter_set_id: no such counter set")
+    if context.cs_res not in (0, completion.SCATTER_64):
+        refuse(Status.BAD_PARAM, "cs_res: a target has data in completions of 128 bytes only (2), or none (0)")
+    if context.cs_res and not hca.capabilities.general.sctr_data_cqe:
+        refuse(Status.BAD_PARAM, "cs_res: scatter to CQE is not advertised")
+    counter = find(hca.q_counters, context.counter_set_id, request.uid) if context.counter_set_id else None
     target = Dct(
         uid=request.uid,
         pd=context.pd,
@@ -50,6 +50,7 @@ def create_dct(hca: Hca, request: Command[CreateDctIn]) -> Layout:
         min_rnr_nak=context.min_rnr_nak,
         user_index=context.user_index,
         counter=counter,
+        inline_receive=completion.inline_bytes(context.cs_res, cq),
         context=context.to_bytes(),
     )
     out = CreateDctOut()

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
-from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
+from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import CQ_FIRED, Cq, Eq
 from firmware.queues import QueueBuffer, refresh_consumer, write_cqe_entry
@@ -91,7 +91,7 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
         refuse(Status.BAD_PARAM, "cqe_comp_en, cc: compressed and collapsed queues are not advertised")
     if context.oi and not caps.cq_oi:
         refuse(Status.BAD_PARAM, "oi: overrun ignore is not advertised")
-    eq = find(hca.eqs, context.c_eqn_or_apu_element, 0)
+    eq = find(hca.eqs, context.c_eqn_or_apu_element, request.uid)
     cqe_bytes = CQE_BYTES[context.cqe_sz]
     cq = Cq(
         uid=request.uid,
@@ -109,6 +109,8 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
     out = cmd.CreateCqOut()
     out.cqn = allocate(hca.cqs, cq)
     eq.refs += 1
+    ring = request.view.cq_umem_id if request.view.cq_umem_valid else None
+    hold_umems(hca, cq, ring, context.dbr_umem_id if context.dbr_umem_valid else None)
     return out
 
 
@@ -120,6 +122,7 @@ def destroy_cq(hca: Hca, request: Command[cmd.DestroyCqIn]) -> bytes:
     hca.timers.drop(cq.moderation)
     cq.moderation = None
     cq.eq.refs -= 1
+    release_umems(cq)
     return bytes(16)
 
 
@@ -193,6 +196,9 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
     write_cqe_entry(hca, cq, marker)
     cq.buffer = buffer
     cq.log_size = context.log_cq_size
+    record = cq.umems[1]
+    ring = request.view.cq_umem_id if request.view.cq_umem_valid else None
+    hold_umems(hca, cq, ring, None if record is None else record.handle)
 
 
 def _cq_buffer(hca: Hca, request: Command[T], context: Cqc, cqe_bytes: int) -> QueueBuffer:

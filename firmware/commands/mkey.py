@@ -2,7 +2,8 @@
 
 from firmware.commands.memic import covering
 from firmware.commands.registry import Command, command, page_list, refuse
-from firmware.commands.resources import SHARED_UID, allocate, find
+from firmware.commands.resources import allocate, find
+from firmware.commands.umem import hold_umems, release_umems
 from firmware.hca import Hca
 from firmware.memory import KLM_BYTES, MIN_LOG_ENTITY
 from firmware.objects import (
@@ -19,6 +20,7 @@ from firmware.objects import (
     Mkey,
 )
 from firmware.pages import ENTRY_BYTES
+from firmware.programs import is_program
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -43,8 +45,10 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
     mode = context.access_mode_4_2 << 2 | context.access_mode_1_0
     if mode not in (MODE_PA, MODE_MTT, MODE_KLM, MODE_KSM, MODE_MEMIC):
         refuse(Status.BAD_PARAM, "mkc.access_mode: not supported")
-    if mode in (MODE_PA, MODE_MEMIC) and request.uid not in (0, SHARED_UID):
+    if mode in (MODE_PA, MODE_MEMIC) and is_program(request.uid):
         refuse(Status.BAD_PARAM, "mkc.access_mode: bus addresses and device memory are given out by the kernel alone")
+    if mode == MODE_MTT and not view.mkey_umem_valid and is_program(request.uid):
+        refuse(Status.BAD_PARAM, "mkey_umem_valid: a program's pages are those of a user memory object")
     if context.bsf_en:
         refuse(Status.BAD_PARAM, "mkc.bsf_en: signature offload is not advertised")
     if context.a and not hca.capabilities.general.atomic:
@@ -80,6 +84,8 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
     out = cmd.CreateMkeyOut()
     out.mkey_index = allocate(hca.mkeys, mkey)
     pd.refs += 1
+    if view.mkey_umem_valid and mode not in (MODE_PA, MODE_MEMIC):
+        hold_umems(hca, mkey, view.mkey_umem_id)
     if mkey.memic is not None:
         mkey.memic.refs += 1
     return out
@@ -189,6 +195,7 @@ def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
     mkey.free = True
     mkey.mtts = mkey.klms = mkey.ksms = b""
     mkey.translation_changed()
+    release_umems(mkey)
     if mkey.memic is not None:
         mkey.memic.refs -= 1
     pd = hca.pds.get(mkey.pd)

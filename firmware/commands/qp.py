@@ -2,11 +2,13 @@
 
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
-from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
+from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.hca import Hca
-from firmware.objects import Cq, MulticastGroup, Srq
+from firmware.objects import MulticastGroup, Srq
+from firmware.programs import refused_queue_pair
 from firmware.queues import RecordlessSendQueue, RecvQueue, SendQueue
 from firmware.transport import state
+from firmware.transport.completion import SCATTER_32, SCATTER_64, inline_bytes
 from firmware.transport.qp import (
     ST_DCI,
     ST_QP0,
@@ -29,9 +31,6 @@ RQ_REGULAR = 0
 RQ_SRQ = 1
 RQ_NONE = 3
 SQ_BLOCK_BYTES = 64
-# qpc.cs_res; cs_req has the same in both halves of the byte.
-SCATTER_32 = 1
-SCATTER_64 = 2
 # qpc.send_dbr_mode
 DOORBELL_WITHOUT_RECORD = 1
 
@@ -55,25 +54,23 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
     qp.send_cq = find(hca.cqs, context.cqn_snd, request.uid) if has_sq or context.cqn_snd else None
     qp.recv_cq = find(hca.cqs, context.cqn_rcv, request.uid) if context.rq_type != RQ_NONE or context.cqn_rcv else None
     if context.st in (ST_RC, ST_UC):
-        qp.inline_receive = _inline_bytes(context.cs_res, qp.recv_cq)
-        qp.inline_read = _inline_bytes(context.cs_req & 0xF, qp.send_cq)
+        qp.inline_receive = inline_bytes(context.cs_res, qp.recv_cq)
+        qp.inline_read = inline_bytes(context.cs_req & 0xF, qp.send_cq)
     out = cmd.CreateQpOut()
     out.qpn = allocate(hca.qps, qp)
     _hold(hca, qp, +1)
+    if qp.rq is not None or qp.sq is not None:
+        rings = view.wq_umem_id if view.wq_umem_valid else None
+        hold_umems(hca, qp, rings, context.dbr_umem_id if context.dbr_umem_valid else None)
     return out
-
-
-def _inline_bytes(mode: int, cq: Cq | None) -> int:
-    """How much a completion can hold beside itself: its own first half, or the half in front of it."""
-    if mode == SCATTER_64 and cq is not None and cq.cqe_bytes == 128:
-        return 64
-    return 32 if mode == SCATTER_32 else 0
 
 
 def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> None:
     caps = hca.capabilities.general
     if context.st not in SERVICES or (context.st == ST_DCI and not caps.dct):
         refuse(Status.BAD_PARAM, "qpc.st: this service type is not offered")
+    if reason := refused_queue_pair(request.uid, context):
+        refuse(Status.BAD_PARAM, reason)
     if context.wq_signature:
         refuse(Status.BAD_PARAM, "qpc.wq_signature: not offered")
     if context.st != ST_REG_UMR:
@@ -195,6 +192,7 @@ def destroy_qp(hca: Hca, request: Command[cmd.DestroyQpIn]) -> bytes:
         refuse(Status.BAD_RES_STATE, "qp: still attached to a multicast group")
     state.destroy(hca, qp)
     _hold(hca, qp, -1)
+    release_umems(qp)
     free(hca.qps, qp.handle, 0)
     return bytes(16)
 

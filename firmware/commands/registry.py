@@ -12,6 +12,7 @@ from typing import Generic, NoReturn, TypeVar
 
 from firmware.hca import Hca
 from firmware.pages import ENTRY_BYTES
+from firmware.programs import refused_command
 from vhca.layout import Layout
 from vhca.wire.connectx.cmd import Op, Status
 
@@ -131,7 +132,10 @@ def _dispatch(hca: Hca, opcode: int, data: bytes, out_size: int) -> bytes:
         refuse(Status.BAD_OUTP_LEN, "command output buffer is shorter than the output")
     data = data.ljust(entry.layout.SIZE, b"\0")
     view = entry.layout.from_bytes(data)
-    request = Command(opcode, int.from_bytes(data[6:8], "big"), int.from_bytes(data[2:4], "big"), view, data, out_size)
+    uid = int.from_bytes(data[2:4], "big")
+    if uid and (reason := refused_command(hca, opcode, uid)):
+        refuse(Status.BAD_PARAM, reason)
+    request = Command(opcode, int.from_bytes(data[6:8], "big"), uid, view, data, out_size)
     result = entry.handler(hca, request)
     return result if isinstance(result, bytes) else result.to_bytes()
 

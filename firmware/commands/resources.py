@@ -5,14 +5,12 @@ from typing import TypeVar
 from firmware.commands.registry import Command, command, refuse
 from firmware.hca import Hca
 from firmware.objects import HcaObject, Pd, QCounter, Table, TransportDomain, Uar, Uctx, Xrcd
+from firmware.programs import is_program, may_name
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 
 T = TypeVar("T", bound=HcaObject)
-
-# The kernel in its role of sharing out: objects of this user (event queues, counters) are everybody's.
-SHARED_UID = 0xFFFF
 
 
 def allocate(table: Table[T], obj: T) -> int:
@@ -28,7 +26,7 @@ def find(table: Table[T], handle: int, uid: int) -> T:
     obj = table.get(handle)
     if obj is None:
         refuse(Status.BAD_RES, f"{table.kind}: no such object")
-    if uid not in (0, SHARED_UID, obj.uid) and obj.uid != SHARED_UID:
+    if not may_name(uid, obj):
         refuse(Status.BAD_RES, f"{table.kind}: belongs to another user context")
     return obj
 
@@ -36,6 +34,8 @@ def find(table: Table[T], handle: int, uid: int) -> T:
 def free(table: Table[T], handle: int, uid: int) -> None:
     """Take an unused object out; refuses unknown and referenced ones."""
     obj = find(table, handle, uid)
+    if is_program(uid) and obj.uid != uid:
+        refuse(Status.BAD_RES, f"{table.kind}: shared by the kernel, and ended by it alone")
     if obj.refs:
         refuse(Status.BAD_RES_STATE, f"{table.kind}: still in use")
     table.remove(obj)
@@ -107,7 +107,7 @@ def create_uctx(hca: Hca, request: Command[cmd.CreateUctxIn]) -> Layout:
     if request.view.uctx.cap & ~hca.capabilities.general.uctx_cap:
         refuse(Status.BAD_PARAM, "uctx.cap asks for more than uctx_cap offers")
     out = cmd.CreateUctxOut()
-    out.uid = allocate(hca.uctxs, Uctx())
+    out.uid = allocate(hca.uctxs, Uctx(caps=request.view.uctx.cap))
     return out
 
 

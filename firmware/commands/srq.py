@@ -2,7 +2,7 @@
 
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
-from firmware.commands.umem import queue_buffer, record_addr, umem_buffer
+from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import SRQ_RMP, SRQ_XRC, Srq
 from vhca.layout import Layout
@@ -60,6 +60,7 @@ def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
     )
     out = cmd.CreateRmpOut()
     out.rmpn = _register(hca, srq)
+    hold_umems(hca, srq, wq.wq_umem_id if wq.wq_umem_valid else None, wq.dbr_umem_id if wq.dbr_umem_valid else None)
     return out
 
 
@@ -204,6 +205,7 @@ def _register(hca: Hca, srq: Srq) -> int:
 
 def _destroy(hca: Hca, srq: Srq) -> None:
     free(hca.srqs, srq.handle, 0)
+    release_umems(srq)
     pd = hca.pds.get(srq.pd)
     if pd is not None:
         pd.refs -= 1

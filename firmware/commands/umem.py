@@ -7,7 +7,7 @@ in a user memory object registered before.
 from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find, free
 from firmware.hca import Hca
-from firmware.objects import Umem
+from firmware.objects import HcaObject, Umem
 from firmware.pages import ENTRY_BYTES
 from firmware.queues import QueueBuffer
 from vhca.layout import Layout
@@ -40,9 +40,31 @@ def create_umem(hca: Hca, request: Command[cmd.CreateUmemIn]) -> Layout:
 
 @command(Op.DESTROY_UMEM, cmd.DestroyUmemIn)
 def destroy_umem(hca: Hca, request: Command[cmd.DestroyUmemIn]) -> bytes:
-    """Forget user memory; queues that lie in it keep their own copy of its pages."""
+    """Give user memory back to the host: what lies in it, or shows it, is in the way."""
     free(hca.umems, request.view.umem_id, request.uid)
     return bytes(16)
+
+
+def hold_umems(hca: Hca, obj: HcaObject, buffer: int | None, record: int | None = None) -> None:
+    """Bind `obj` to the user memory objects of its buffer and its doorbell record (None: it is not in such an object).
+
+    The host takes the pages of an object that is gone for something else: until then nothing may point at them. Both
+    are known to exist. Called again, it moves the object.
+    """
+    release_umems(obj)
+    held = tuple(None if number is None else hca.umems.get(number) for number in (buffer, record))
+    for umem in held:
+        if umem is not None:
+            umem.refs += 1
+    obj.umems = (held[0], held[1])
+
+
+def release_umems(obj: HcaObject) -> None:
+    """Undo :func:`hold_umems` (the object ends)."""
+    for umem in obj.umems:
+        if umem is not None:
+            umem.refs -= 1
+    obj.umems = (None, None)
 
 
 def queue_buffer(tail: bytes, log_page_size: int, page_offset: int, size_bytes: int) -> QueueBuffer:

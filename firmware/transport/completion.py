@@ -69,6 +69,9 @@ INLINE_32: Final = int(CqeFormat.INLINE_32)
 INLINE_64: Final = int(CqeFormat.INLINE_64)
 INLINE_SHIFT: Final = 2
 ROOM_IN_FRONT: Final = 64
+# qpc.cs_res and dctc.cs_res; qpc.cs_req has the same in both halves of the byte.
+SCATTER_32: Final = 1
+SCATTER_64: Final = 2
 # Posted WQEs of a queue that are flushed in one go.
 FLUSH_BUDGET: Final = 128
 _ERROR_REQUESTER: Final = int(CqeOpcode.REQ_ERR)
@@ -128,6 +131,13 @@ def _lost(hca: "Hca", qp: Qp) -> bool:
         qp.cq_lost = True
         qp_event(hca, qp, EVENT_CATASTROPHIC)
     return False
+
+
+def inline_bytes(mode: int, cq: Cq | None) -> int:
+    """How much a completion can hold beside itself: its own first half, or the half in front of it."""
+    if mode == SCATTER_64 and cq is not None and cq.cqe_bytes == 128:
+        return ROOM_IN_FRONT
+    return 32 if mode == SCATTER_32 else 0
 
 
 def _with_data(cqe: bytearray, data: bytes, room: int) -> bytearray:

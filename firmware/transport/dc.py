@@ -138,6 +138,7 @@ def _new_connection(target: Dct, packet: Packet) -> Qp:
         counter=target.counter,
         port=target.port,
         user_index=target.user_index,
+        inline_receive=target.inline_receive,
         remote_qpn=packet.src_qp,
         pkey_index=target.pkey_index,
         remote_rights=target.rights,

@@ -64,7 +64,7 @@ class Requester:
 
     mtu: int = 256
     log_mtu: int = 8
-    message_max: int = 1 << 31
+    message_max: int = 1 << 30
     read_limit: int = 1
     timeout_ns: int = 0
     retry_count: int = 0

@@ -194,7 +194,7 @@ def _start(requester: Requester, wqe: SendWqe) -> bool:
         wqe.first = wqe.end = first
         return True
     count = 1 if wqe.op >= COMPARE_SWAP else packet_count(wqe.length, requester.log_mtu)
-    if wqe.length > requester.message_max or count > MAX_PACKETS:
+    if wqe.length > requester.message_max:
         wqe.fault = completion.LOCAL_LENGTH
         wqe.reason = "the message is longer than log_msg_max allows"
         return True

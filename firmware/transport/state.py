@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from firmware import paging
 from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from firmware.programs import may_have_qkey, may_name
 from firmware.timers import Timer
 from firmware.transport.completion import flush_receive_queue, flush_send_queue
 from firmware.transport.port import Port
@@ -39,7 +40,7 @@ from firmware.transport.qp import (
 )
 from firmware.turns import FLUSH, SEND
 from vhca.wire.connectx.cmd import Op, Status
-from vhca.wire.connectx.qpc import OptParam, Qpc
+from vhca.wire.connectx.qpc import Ads, OptParam, Qpc
 from vhca.wire.packet import MULTICAST_LID_FIRST, Grh
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ FLUSH_PERIOD_NS: Final = 2_000_000
 FLUSH_QPS: Final = 256
 FLUSH_EFFECTS: Final = 256
 MIN_LOG_MTU: Final = 7
-MAX_LOG_MESSAGE: Final = 31
 
 # DEVIATION: an ACK timeout of T may fire anywhere up to 4 T (9.7.6.1.3). A software card takes all of that, and at
 # least this long, since its peer may be waiting for its turn on the processor.
@@ -250,18 +250,28 @@ def _check(hca: "Hca", qp: Qp, opcode: int, context: Qpc) -> int:
             return _refuse(qp, Status.BAD_PARAM, "primary_address_path.vhca_port_num: no such port")
         if qp.service != ST_QP0 and path.pkey_index >= len(port.pkeys):
             return _refuse(qp, Status.BAD_PARAM, "primary_address_path.pkey_index: the table is shorter")
-    if context.counter_set_id and hca.q_counters.get(context.counter_set_id) is None:
-        return _refuse(qp, Status.BAD_RES, "counter_set_id: no such counter set")
+    counter = hca.q_counters.get(context.counter_set_id)
+    if context.counter_set_id and (counter is None or not may_name(qp.uid, counter)):
+        return _refuse(qp, Status.BAD_RES, "counter_set_id: no such counter set, or that of another user context")
+    if not may_have_qkey(hca, qp.uid, context.q_key):
+        return _refuse(qp, Status.BAD_PARAM, "q_key: privileged, and the user context is not")
+    if opcode == Op.RST2INIT_QP and qp.service in (ST_QP0, ST_QP1) and hca.special_qps.get(_place(qp, path)):
+        return _refuse(qp, Status.BAD_PARAM, "st: another queue pair serves this number of the port")
     if opcode == Op.INIT2RTR_QP:
         if not 1 <= context.mtu <= 5:
             return _refuse(qp, Status.BAD_PARAM, "mtu: 1 (256 bytes) to 5 (4096 bytes)")
-        if context.log_msg_max > MAX_LOG_MESSAGE:
-            return _refuse(qp, Status.BAD_PARAM, "log_msg_max: 2**31 bytes is the longest message")
+        if context.log_msg_max > hca.capabilities.general.log_max_msg:
+            return _refuse(qp, Status.BAD_PARAM, "log_msg_max exceeds log_max_msg")
         if qp.service in CONNECTED and path.rlid >= MULTICAST_LID_FIRST:
             return _refuse(qp, Status.BAD_PARAM, "primary_address_path.rlid: not a unicast LID")
         if qp.service in CONNECTED and path.grh and path.src_addr_index >= len(port_of(hca, path.vhca_port_num).gids):
             return _refuse(qp, Status.BAD_PARAM, "primary_address_path.src_addr_index: the table is shorter")
     return Status.OK
+
+
+def _place(qp: Qp, path: Ads) -> tuple[int, int]:
+    """Port and number that a management queue pair serves."""
+    return path.vhca_port_num, 0 if qp.service == ST_QP0 else 1
 
 
 def port_of(hca: "Hca", number: int) -> Port:
@@ -287,7 +297,7 @@ def _take_over(hca: "Hca", qp: Qp, opcode: int, context: Qpc) -> None:
         if qp.service == ST_REG_UMR:
             qp.pd = context.pd
         elif qp.service in (ST_QP0, ST_QP1):
-            hca.special_qps[(qp.port, 0 if qp.service == ST_QP0 else 1)] = qp
+            hca.special_qps[_place(qp, path)] = qp
     elif opcode == Op.INIT2RTR_QP:
         requester.log_mtu = MIN_LOG_MTU + context.mtu
         requester.mtu = responder.mtu = 1 << requester.log_mtu

@@ -12,7 +12,7 @@ from firmware.transport.qp import ST_DCI
 from tests.scenario.test_paging import PRESENT, Region, faults
 from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data
 from vhca.wire.connectx.cmd import Op
-from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.cqe import CqeFormat, CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.wqe import DatagramSegment, RaddrSegment, WqeOpcode
 from vhca.wire.ib import decode, encode, split
@@ -24,9 +24,9 @@ KEY = 0x1234_5678_9ABC_DEF0
 class Target:
     """A DC target with its SRQ and CQ."""
 
-    def __init__(self, card: Card, key: int = KEY, rights: int = ALL_RIGHTS) -> None:
+    def __init__(self, card: Card, key: int = KEY, rights: int = ALL_RIGHTS, cqe_bytes: int = 64) -> None:
         self.card = card
-        self.cq = CompletionQueue(card)
+        self.cq = CompletionQueue(card, cqe_bytes=cqe_bytes)
         self.srq = SharedQueue(card)
         self.dct = Dct(
             pd=card.pd.handle,
@@ -88,6 +88,29 @@ def test_each_work_request_goes_to_the_target_that_it_names() -> None:
         assert {(c.qpn, c.source_qpn, c.user) for c in got} == {(target.dct.handle, a.qpn, 0x77)}
     # A run to one target is one connection.
     assert world.a.hca.count["dc_connects"] == 5
+
+
+def test_a_small_message_is_in_the_targets_completion() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b, cqe_bytes=128)
+    target.dct.inline_receive = 64
+    place = target.card.alloc(256)
+    for number, size in enumerate((64, 1, 65)):
+        target.srq.post_recv(place, 128)
+        content = bytes(range(1, size + 1))
+        send(a, target, content)
+        world.settle()
+        (completion,) = target.cq.poll()
+        assert (completion.syndrome, completion.size) == (0, size)
+        entry = target.cq.raw(number)
+        if size <= 64:
+            assert entry[-1] >> 2 & 3 == CqeFormat.INLINE_64
+            assert entry[:size] == content
+            assert target.card.memory.read(place, 128) == bytes(128)
+        else:
+            assert entry[-1] >> 2 & 3 == CqeFormat.NO_INLINE
+            assert target.card.memory.read(place, 128) == content + bytes(63)
+    assert statuses(a) == [0] * 3
 
 
 def test_every_operation_works() -> None:

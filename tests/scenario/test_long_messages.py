@@ -4,14 +4,16 @@ import os
 
 import pytest
 
-from firmware.transport.requester import MAX_PACKETS
+from firmware.transport import requester as requester_module
 from tests.scenario.tools import FIRST, inject, large_region, stall
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, End, World, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 from vhca.wire.packet import RC, READ_REQUEST, UC, WRITE
 
+ONE_GIB = 1 << 30
 TWO_GIB = 1 << 31
+HALF = (1 << 22) - 1
 
 
 @pytest.mark.parametrize("opcode", [WqeOpcode.RDMA_WRITE, WqeOpcode.SEND])
@@ -68,7 +70,7 @@ def test_a_read_of_more_than_2_gib_is_refused() -> None:
 
 def long_pair() -> tuple[World, End, End]:
     """A pair that may send the longest messages in the smallest packets."""
-    return pair(mtu=1, log_msg_max=31)
+    return pair(mtu=1)
 
 
 def long_read(a: End, b: End, size: int) -> None:
@@ -77,15 +79,19 @@ def long_read(a: End, b: End, size: int) -> None:
     a.read(target, size, source, rkey, key=key)
 
 
-@pytest.mark.parametrize(("packets", "starts"), [(MAX_PACKETS - 3, True), (MAX_PACKETS - 2, False)])
-def test_no_more_than_half_the_circle_is_outstanding(packets: int, starts: bool) -> None:
+@pytest.mark.parametrize(("packets", "starts"), [(HALF - 3, True), (HALF - 2, False)])
+def test_no_more_than_half_the_circle_is_outstanding(
+    packets: int, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A smaller circle: a message of 1 GiB and a window do not fill half of the real one.
+    monkeypatch.setattr(requester_module, "MAX_PACKETS", HALF)
     world, a, b = long_pair()
     world.fault = lambda packet: []
     for _ in range(3):
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     long_read(a, b, packets * 256)
     requester = a.qp.requester
-    assert requester.max_psn - requester.una == (MAX_PACKETS if starts else 3)
+    assert requester.max_psn - requester.una == (HALF if starts else 3)
     # What waits goes on when there is room.
     world.fault = None
     stall(world, a)
@@ -97,12 +103,13 @@ def test_no_more_than_half_the_circle_is_outstanding(packets: int, starts: bool)
     assert [c.syndrome for c in a.send_cq.poll()] == [0] * 3
 
 
-def test_a_message_of_more_packets_than_half_the_circle_is_a_local_length_error() -> None:
+@pytest.mark.parametrize("size", [0, ONE_GIB + 1])
+def test_a_message_longer_than_announced_is_a_local_length_error(size: int) -> None:
     world, a, b = long_pair()
     target, key = large_region(a, TWO_GIB)
     source, rkey = large_region(b, TWO_GIB)
     # A byte count of 0 stands for 2 GiB.
-    a.post(WqeOpcode.RDMA_READ, RaddrSegment(raddr=source, rkey=rkey).to_bytes() + a.sge(target, 0, key))
+    a.post(WqeOpcode.RDMA_READ, RaddrSegment(raddr=source, rkey=rkey).to_bytes() + a.sge(target, size, key))
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.LOCAL_LENGTH_ERR]
 

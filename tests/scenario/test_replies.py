@@ -101,7 +101,7 @@ def test_a_refusal_waits_for_repeated_answers_and_no_step_does_more_than_its_sha
     world = World(64 << 20)
     a, b = End(world.a), End(world.b)
     for end, peer in ((a, b), (b, a)):
-        end.connect(peer, mtu=5, log_msg_max=31)
+        end.connect(peer, mtu=5)
     size = 64 << 20
     (target, lkey), (source, rkey) = large_region(a, size), large_region(b, size)
     a.read(target, size, source, rkey, key=lkey, ring=False)
@@ -268,7 +268,7 @@ def test_a_repeated_atomic_gets_its_own_result_and_not_that_of_one_lap_ago() -> 
     world = World(64 << 20)
     a, b = End(world.a), End(world.b)
     for end, peer in ((a, b), (b, a)):
-        end.connect(peer, mtu=1, log_msg_max=31, log_rra_max=2)
+        end.connect(peer, mtu=1, log_rra_max=2)
     size = ((1 << 23) - 1) * 256
     page, rkey = large_region(b, size)
     counter = b.buffer((10).to_bytes(8, "little"))

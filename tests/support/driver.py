@@ -190,6 +190,9 @@ class Driver:
         view.eq_context_entry.uar_page = self.uar
         view.eq_context_entry.intr = vector
         view.event_bitmask = mask.to_bytes(8, "big") + bytes(24)
+        if not mask:
+            # Queues of completions are for everybody: user contexts name them.
+            view.uid = 0xFFFF
         out = self.run(Op.CREATE_EQ, view, self.pages(buffer, size))
         return cmd.CreateEqOut.from_bytes(out).eq_number, buffer
 

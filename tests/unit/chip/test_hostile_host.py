@@ -40,20 +40,6 @@ def test_event_queues_listen_to_their_own_page_only(driver: Driver) -> None:
     assert driver.irqs == [0]
 
 
-def test_a_program_does_not_arm_the_queue_of_another(driver: Driver) -> None:
-    eqn, _ = driver.create_eq(4, 0, vector=3)
-    view = cmd.CreateCqIn()
-    view.cq_context.log_cq_size = 4
-    view.cq_context.c_eqn_or_apu_element = eqn
-    cqn = cmd.CreateCqOut.from_bytes(driver.run(Op.CREATE_CQ, view, driver.pages(driver.alloc(1024), 1024))).cqn
-    program = cmd.BareIn(uid=7)
-    page = cmd.AllocUarOut.from_bytes(driver.run(Op.ALLOC_UAR, program)).uar
-    driver.bar_write(page * 4096 + 0x20, bytes(4) + cqn.to_bytes(4, "big"))
-    assert driver.board.counters()["cq_doorbell_unknown"] == 1
-    driver.bar_write(driver.uar * 4096 + 0x20, bytes(4) + cqn.to_bytes(4, "big"))
-    assert driver.board.counters()["cq_doorbell_unknown"] == 1
-
-
 def test_a_driver_name_cannot_write_lines_of_its_own_into_the_log(driver: Driver) -> None:
     view = cmd.SetDriverVersionIn(driver_version=b"Linux\n  1.000 reset reason=fake\x1b[31m".ljust(64, b"\0"))
     driver.run(Op.SET_DRIVER_VERSION, view)

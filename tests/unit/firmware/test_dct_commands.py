@@ -81,6 +81,7 @@ def test_a_target_holds_what_it_uses_and_drains_with_an_event(driver: Driver) ->
         ({"port": 2}, Status.BAD_PARAM),
         ({"pkey_index": 0xFFFF}, Status.BAD_PARAM),
         ({"cs_res": 1}, Status.BAD_PARAM),
+        ({"cs_res": 3}, Status.BAD_PARAM),
         ({"pd": 0x7777}, Status.BAD_RES),
         ({"cqn": 0x7777}, Status.BAD_RES),
         ({"srqn_xrqn": 0x7777}, Status.BAD_RES),
@@ -92,6 +93,18 @@ def test_what_a_target_cannot_be(driver: Driver, changes: dict[str, int], status
         create(driver, **changes)
     assert refused.value.status == status
     assert not len(hca_of(driver).dcts)
+
+
+@pytest.mark.parametrize(("cqe_bytes", "room"), [(64, 0), (128, 64)])
+def test_scatter_to_cqe_as_the_driver_asks_for_it(driver: Driver, cqe_bytes: int, room: int) -> None:
+    view = target(driver, cs_res=2)
+    hca = hca_of(driver)
+    cq = hca.cqs.get(view.dct_context_entry.cqn)
+    assert cq is not None
+    cq.cqe_bytes = cqe_bytes
+    dct = hca.dcts.get(CreateDctOut.from_bytes(driver.run(Op.CREATE_DCT, view)).dctn)
+    assert dct is not None
+    assert dct.inline_receive == room
 
 
 def test_initiators_have_no_receive_queue_of_their_own(driver: Driver) -> None:

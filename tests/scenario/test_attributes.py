@@ -1,0 +1,36 @@
+"""Attributes of queue pairs: what the card announces is what a transition takes."""
+
+from firmware.objects import QCounter
+from tests.scenario.world import FOREVER_NS, End, World, pair
+from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.qpc import OptParam
+
+
+def test_log_msg_max_is_within_what_the_card_announces() -> None:
+    world = World()
+    a = End(world.a)
+    # UCX takes a card for a ConnectX only if it is exactly this.
+    assert world.a.hca.capabilities.general.log_max_msg == 30
+    a.to_init()
+    assert a.apply(Op.INIT2RTR_QP, mtu=3, log_msg_max=31) == Status.BAD_PARAM
+    assert a.apply(Op.INIT2RTR_QP, mtu=3, log_msg_max=30) == Status.OK
+
+
+def test_a_live_queue_pair_changes_its_counter_set() -> None:
+    world, a, b = pair()
+    assert world.a.hca.capabilities.general.rts2rts_qp_counters_set_id
+    own = QCounter()
+    number = world.a.hca.q_counters.add(own)
+    assert number is not None
+    for expected in (own, a.counter):
+        world.fault = lambda packet: []
+        assert a.apply(Op.RTS2RTS_QP, 1 << OptParam.COUNTER_SET_ID, counter_set_id=expected.handle) == Status.OK
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+        world.pass_time(300_000_000)
+        assert expected.values.pop("local_ack_timeout_err") == 1
+        world.fault = None
+        world.pass_time(FOREVER_NS)
+        assert [c.syndrome for c in a.send_cq.poll()] == [0]
+        own.values.clear()
+        a.counter.values.clear()
+    assert a.apply(Op.RTS2RTS_QP, 1 << OptParam.COUNTER_SET_ID, counter_set_id=0x77) == Status.BAD_RES
