@@ -32,8 +32,8 @@ class Agents:
     def __init__(self, hca: Hca) -> None:
         self._hca = hca
         self._sma = Sma(hca.info)
-        self.ports = {number: Port(managed) for number, managed in self._sma.ports.items()}
-        self.port_counters = {number: PortCounters() for number in self.ports}
+        self.port_counters = {number: PortCounters() for number in self._sma.ports}
+        self.ports = {number: Port(port, self.port_counters[number]) for number, port in self._sma.ports.items()}
         self._performance = PerformanceAgent(self.port_counters)
         # Port timers outlive a reset of the card.
         self.timers = TimerHeap()

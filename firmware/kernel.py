@@ -39,7 +39,8 @@ class Kernel:
         hca.out = out
         kind = type(event)
         if kind is PacketIn:
-            hca.agents.count_received(event.port, event.packet)  # type: ignore[union-attr]
+            if not event.turned:  # type: ignore[union-attr]
+                hca.agents.count_received(event.port, event.packet)  # type: ignore[union-attr]
             packet_in(hca, event.port, event.packet)  # type: ignore[union-attr]
         elif kind is SqDoorbell:
             self._sq_doorbell(event)  # type: ignore[arg-type]

@@ -5,9 +5,13 @@ The subnet management agent owns the port. What every packet needs is kept here 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from firmware.mads.port import Port as ManagedPort
+from vhca.management.performance import PortCounters
 from vhca.wire.smp import PORT_ACTIVE
+
+VIOLATIONS_MAX: Final = 0xFFFF
 
 
 class Port:
@@ -15,13 +19,14 @@ class Port:
 
     :ivar lid: base LID, 0 while unassigned. :ivar lmc: LID mask control. :ivar sm_lid: LID of the subnet manager.
     :ivar active: True in PortState Active. :ivar mtu: neighbour MTU in bytes. :ivar pkeys: P_Key table, 0 marks an
-    empty entry. :ivar gids: GID table, 16 bytes per entry.
+    empty entry. :ivar gids: GID table, 16 bytes per entry. :ivar counters: what performance management shows.
     """
 
-    __slots__ = ("active", "admin_up", "gids", "lid", "lmc", "managed", "mtu", "number", "pkeys", "sm_lid")
+    __slots__ = ("active", "admin_up", "counters", "gids", "lid", "lmc", "managed", "mtu", "number", "pkeys", "sm_lid")
 
-    def __init__(self, managed: ManagedPort) -> None:
+    def __init__(self, managed: ManagedPort, counters: PortCounters) -> None:
         self.managed = managed
+        self.counters = counters
         self.number = managed.number
         # Whether the host wants the link (PAOS).
         self.admin_up = True
@@ -38,6 +43,16 @@ class Port:
         self.mtu: int = managed.mtu_bytes
         self.pkeys: Sequence[int] = managed.pkeys
         self.gids: Sequence[bytes] = [managed.gid(index) for index in range(len(managed.guids))]
+
+    def pkey_violation(self) -> None:
+        """See :class:`firmware.transport.port.Port`: PortInfo.P_KeyViolations, which stays at its largest value."""
+        info = self.managed.info
+        info.pkey_violations = min(info.pkey_violations + 1, VIOLATIONS_MAX)
+
+    def qkey_violation(self) -> None:
+        """See :class:`firmware.transport.port.Port`: PortInfo.Q_KeyViolations, which stays at its largest value."""
+        info = self.managed.info
+        info.qkey_violations = min(info.qkey_violations + 1, VIOLATIONS_MAX)
 
     @property
     def guid(self) -> int:

@@ -26,6 +26,7 @@ def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
     pkey = pkey_at(port, qp.pkey_index)
     if (packet.pkey != pkey or pkey <= FULL_MEMBER) and not pkeys_match(packet.pkey, pkey):
         hca.count["rx_drop_pkey"] += 1
+        port.pkey_violation()
         return
     if (path.grh is not None or packet.grh is not None) and not _same_way(port, path, packet.grh):
         hca.count["rx_drop_gid"] += 1

@@ -89,6 +89,7 @@ def receive(hca: "Hca", port: Port, port_number: int, packet: Packet) -> None:
         return
     if not pkeys_match(packet.pkey, pkey_at(port, target.pkey_index)):
         hca.count["rx_drop_pkey"] += 1
+        port.pkey_violation()
         return
     if packet.dc_key != target.access_key:
         _wrong_key(hca, target, packet)

@@ -154,5 +154,7 @@ def _management(hca: "Hca", port: Port, number: int, packet: Packet) -> None:
     if qp is None:
         if hca.unattended is None or not hca.unattended(number, packet):
             hca.count["rx_drop_no_management_qp"] += 1
+            if packet.dest_qp == 0:
+                port.counters.vl15_dropped += 1
         return
     ud.receive(hca, number, qp, packet)

@@ -14,6 +14,7 @@ from vhca.wire.packet import PERMISSIVE_LID, Grh, Packet
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
+    from vhca.management.performance import PortCounters
 
 FULL_MEMBER: Final = 0x8000
 DEFAULT_PKEY: Final = 0xFFFF
@@ -57,6 +58,19 @@ class Port(Protocol):
     @property
     def mtu(self) -> int:
         """Neighbour MTU in bytes."""
+        ...
+
+    @property
+    def counters(self) -> "PortCounters":
+        """What monitors read of the port; the transport adds what it drops."""
+        ...
+
+    def pkey_violation(self) -> None:
+        """A packet with a P_Key that it must not have arrived (10.9.4)."""
+        ...
+
+    def qkey_violation(self) -> None:
+        """A packet with a Q_Key that it must not have arrived (10.2.5)."""
         ...
 
 
@@ -117,6 +131,13 @@ def way_out(port: Port, dlid: int) -> int:
     return LOOPBACK if is_own_lid(port, dlid) else WIRE
 
 
+def discard(hca: "Hca", port: Port | None, packet: Packet) -> None:
+    """Drop what cannot leave: the port is not active (PortXmitDiscards, 16.1.3.5)."""
+    hca.count["tx_drop_port_inactive"] += 1
+    if port is not None:
+        port.counters.xmit_discards += packet.count
+
+
 def transmit(hca: "Hca", number: int, packet: Packet) -> bool:
     """Send `packet` out of port `number`, or back in if it is for the port itself.
 
@@ -125,7 +146,7 @@ def transmit(hca: "Hca", number: int, packet: Packet) -> bool:
     """
     port = hca.ports.get(number)
     if port is None or not (port.active or packet.vl == MANAGEMENT_VL):
-        hca.count["tx_drop_port_inactive"] += 1
+        discard(hca, port, packet)
         return False
     dlid = packet.dlid
     if port.lid <= dlid < PERMISSIVE_LID and is_own_lid(port, dlid):

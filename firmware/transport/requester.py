@@ -11,7 +11,7 @@ from firmware.memory import AccessError, PageFault, gather, gather_pieces
 from firmware.queues import SendQueue
 from firmware.timers import Timer
 from firmware.transport import completion, dc, paging, umr
-from firmware.transport.port import LOOPBACK, WIRE, grh_of, pkey_at, way_out
+from firmware.transport.port import LOOPBACK, WIRE, discard, grh_of, pkey_at, way_out
 from firmware.transport.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
 from firmware.transport.retry import ack_timeout
@@ -318,5 +318,5 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     elif way == LOOPBACK:
         hca.loopback.append((qp.port, packet))
     else:
-        counters["tx_drop_port_inactive"] += 1
+        discard(hca, hca.ports[qp.port], packet)
     return cost

@@ -11,7 +11,16 @@ from firmware.memory import TOO_SHORT, AccessError, PageFault, gather, gather_pi
 from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
 from firmware.transport import completion, paging
-from firmware.transport.port import DEFAULT_PKEY, MANAGEMENT_VL, gid_at, is_own_gid, pkey_at, pkeys_match, transmit
+from firmware.transport.port import (
+    DEFAULT_PKEY,
+    MANAGEMENT_VL,
+    Port,
+    gid_at,
+    is_own_gid,
+    pkey_at,
+    pkeys_match,
+    transmit,
+)
 from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
 from firmware.transport.state import enter_error, enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, SendWqe, WqeError, blocks_of, identity_of, parse
@@ -188,20 +197,7 @@ def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
     if grh is not None and packet.dest_qp != MULTICAST_QPN and not is_own_gid(port, grh.dgid):
         hca.count["rx_drop_gid"] += 1
         return
-    if qp.service == ST_QP0:
-        pass
-    elif qp.service == ST_QP1:
-        if packet.qkey != QP1_QKEY:
-            hca.count["rx_drop_qkey"] += 1
-            return
-        if not any(pkeys_match(packet.pkey, pkey) for pkey in port.pkeys):
-            hca.count["rx_drop_pkey"] += 1
-            return
-    elif packet.qkey != qp.q_key:
-        hca.count["rx_drop_qkey"] += 1
-        return
-    elif not pkeys_match(packet.pkey, pkey_at(port, qp.pkey_index)):
-        hca.count["rx_drop_pkey"] += 1
+    if qp.service != ST_QP0 and not _keys_fit(hca, port, qp, packet):
         return
     held = qp.responder.held
     if held:
@@ -221,8 +217,25 @@ def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
     if recv is None:
         hca.count["rx_drop_no_receive"] += 1
         qp.count("out_of_buffer")
+        if qp.service == ST_QP0:
+            port.counters.vl15_dropped += 1
         return
     _deliver(hca, port_number, qp, packet, recv)
+
+
+def _keys_fit(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> bool:
+    """Compare Q_Key and partition with those of the queue pair; QP1 is in every partition of its port (10.9.3)."""
+    management = qp.service == ST_QP1
+    if packet.qkey != (QP1_QKEY if management else qp.q_key):
+        hca.count["rx_drop_qkey"] += 1
+        port.qkey_violation()
+        return False
+    pkeys = port.pkeys if management else (pkey_at(port, qp.pkey_index),)
+    if not any(pkeys_match(packet.pkey, pkey) for pkey in pkeys):
+        hca.count["rx_drop_pkey"] += 1
+        port.pkey_violation()
+        return False
+    return True
 
 
 def _deliver(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) -> None:

@@ -22,6 +22,7 @@ from firmware.transport import engine
 from tests.scenario.world import RTS, World, pair
 from vhca.hw.effects import DmaWrite, Effect, EntryWrite, Transmit
 from vhca.hw.memory import DmaError
+from vhca.management.performance import PortCounters
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
 from vhca.wire.packet import Packet
 from vhca.wire.smp import PORT_ACTIVE
@@ -87,7 +88,7 @@ class Engine:
             managed = Sma(card.hca.info).ports[1]
             managed.info.lid = card.port.lid
             managed.info.port_state = PORT_ACTIVE
-            card.hca.ports = {1: Port(managed)}
+            card.hca.ports = {1: Port(managed, PortCounters())}
         self.size = size
         a, b = self.a, self.b
         self.local, self.remote = local, remote = a.card.alloc(max(size, 1)), b.card.alloc(max(size, 1))

@@ -36,6 +36,7 @@ from firmware.transport.qp import ERR, INIT, RTR, RTS, ST_QP0, ST_QP1, ST_RC, ST
 from vhca.hw.effects import DeviceWrite, DmaWrite, Effect, EntryWrite, RaiseIrq, Transmit
 from vhca.hw.hardware import BoardInfo, TraceSink
 from vhca.hw.memory import FlatMemory, Memory
+from vhca.management.performance import PortCounters
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import Cqe64, CqeOpcode, ErrCqe64
 from vhca.wire.connectx.eqe import Eqe
@@ -71,6 +72,15 @@ class TestPort:
     gids: list[bytes] = field(default_factory=list)
     active: bool = True
     mtu: int = 4096
+    counters: PortCounters = field(default_factory=PortCounters)
+    pkey_violations: int = 0
+    qkey_violations: int = 0
+
+    def pkey_violation(self) -> None:
+        self.pkey_violations += 1
+
+    def qkey_violation(self) -> None:
+        self.qkey_violations += 1
 
 
 @dataclass

@@ -126,7 +126,7 @@ class Board:
         # What came in while a step was under way: a step that waits for DMA by message lets the host's accesses in.
         self._waiting: deque[Callable[[], None]] = deque()
         self._link_changes: deque[LinkChange] = deque()
-        self._inbox: deque[tuple[int, Packet]] = deque()
+        self._inbox: deque[PacketIn] = deque()
         self._inbox_bytes = 0
         # Command slots that were rung, and the command whose mailboxes are being fetched.
         self._rung = 0
@@ -141,8 +141,11 @@ class Board:
 
     def packet_in(self, port: int, packet: Packet) -> None:
         """A packet or burst arrived at `port`; it waits in the inbox for the card's turn."""
-        self._inbox.append((port, packet))
-        self._inbox_bytes += len(packet.payload)
+        self._arrived(PacketIn(port, packet))
+
+    def _arrived(self, event: PacketIn) -> None:
+        self._inbox.append(event)
+        self._inbox_bytes += len(event.packet.payload)
         self._ask_for_turn()
 
     @property
@@ -262,9 +265,9 @@ class Board:
                 worked = True
                 if not self._inbox or now_ns() >= end:
                     break
-                port, packet = self._inbox.popleft()
-                self._inbox_bytes -= len(packet.payload)
-                self._handle(PacketIn(port, packet))
+                event = self._inbox.popleft()
+                self._inbox_bytes -= len(event.packet.payload)
+                self._handle(event)
             if self._fetching is not None or self._rung:
                 worked = True
                 self._command_piece()
@@ -303,7 +306,7 @@ class Board:
                     self._transmit(effect)  # type: ignore[arg-type]
                 elif kind is Loopback:
                     back: Loopback = effect  # type: ignore[assignment]
-                    self.packet_in(back.port, back.packet)
+                    self._arrived(PacketIn(back.port, back.packet, turned=True))
                 elif kind is RaiseIrq:
                     self._raise_irq(effect.vector)  # type: ignore[union-attr]
                 elif kind is CommandDone:

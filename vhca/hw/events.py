@@ -62,10 +62,14 @@ class EqDoorbell:
 
 @dataclass(slots=True)
 class PacketIn:
-    """A packet (or a burst of consecutive packets of one message) arrived at `port` (1-based)."""
+    """A packet (or a burst of consecutive packets of one message) arrived at `port` (1-based).
+
+    `turned`: it is the card's own and came back as a ``Loopback`` asked for, without having been on the link.
+    """
 
     port: int
     packet: Packet
+    turned: bool = False
 
 
 @dataclass(slots=True)
