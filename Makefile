@@ -10,7 +10,7 @@ SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench fuzz conformance validate coverage doctor \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-fairness fuzz conformance validate coverage doctor \
         fetch install clean
 
 help: ## this list
@@ -62,6 +62,9 @@ pages: $(STAMP) ## docs/formats is what the declarations say
 bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
 	$(BIN)/python -m tests.bench.bench_engine
 	$(BIN)/python -m vhca.lab.bench
+
+bench-fairness: $(STAMP) ## how long an idle card's register access waits while another card works
+	$(BIN)/python -m tests.bench.bench_fairness
 
 conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
 	$(BIN)/python -m vhca.lab.conformance

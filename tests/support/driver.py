@@ -125,6 +125,9 @@ class Driver:
         self.bar_write(0x18, (1 << slot).to_bytes(4, "big"))
         return addr
 
+    def wait(self, addr: int) -> None:
+        """Until the command is done; here it is already."""
+
     def _mailboxes(self, base: int, data: bytes) -> None:
         count = -(-len(data) // 512)
         for number in range(count):
@@ -140,6 +143,7 @@ class Driver:
     def raw(self, data: bytes, out_size: int = 16) -> bytes:
         """Run a command; returns its whole output, whatever its status."""
         addr = self.post(data, out_size)
+        self.wait(addr)
         entry = self.memory.read(addr, 64)
         assert not entry[0x3F] & 1, "the command is still the device's"
         assert entry[0x3F] == 0, f"delivery status {entry[0x3F] >> 1:#x}"

@@ -20,10 +20,13 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from vhca.sim.clock import Clock, RealClock
+from vhca.sim.collector import Collector
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+# A wait of at least so long is a moment in which nobody has work.
+IDLE_S: Final = 0.5
 # Turns are given for so long before timers and sockets are looked at again.
 SLICE_NS: Final = 2_000_000
 # Failures that are logged one by one; of the others, each time their number has doubled.
@@ -62,6 +65,7 @@ class Loop:
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or RealClock()
         self.errors = 0
+        self._collector: Collector | None = None
         self._selector = selectors.DefaultSelector()
         self._ready: deque[Callable[[], None]] = deque()
         self._foreign: deque[Callable[[], None]] = deque()
@@ -173,14 +177,24 @@ class Loop:
             self._wake_r = self._wake_w = -1
 
     def run(self) -> None:
-        """Serve until :meth:`stop`."""
-        while not self._stopping:
-            try:
-                self.run_once()
-            except Exception:
-                # The wait itself failed (out of memory, of descriptors): the cards are worth another try.
-                self._failed("a round of the device loop failed")
-                time.sleep(FAILED_ROUND_PAUSE_S)
+        """Serve until :meth:`stop`; garbage is collected in between, never in the middle of something."""
+        collector = self._collector = Collector()
+        collector.start()
+        try:
+            while not self._stopping:
+                self._round()
+                collector.look()
+        finally:
+            self._collector = None
+            collector.stop()
+
+    def _round(self) -> None:
+        try:
+            self.run_once()
+        except Exception:
+            # The wait itself failed (out of memory, of descriptors): the cards are worth another try.
+            self._failed("a round of the device loop failed")
+            time.sleep(FAILED_ROUND_PAUSE_S)
 
     def _main(self) -> None:
         try:
@@ -194,6 +208,8 @@ class Loop:
         self._run_due()
         self._run_ready()
         timeout = self._timeout(max_wait_ns)
+        if self._collector is not None and (timeout is None or timeout >= IDLE_S):
+            self._collector.idle()
         watched = self._selector.get_map()
         for key, events in self._selector.select(timeout):
             for event in (selectors.EVENT_READ, selectors.EVENT_WRITE):

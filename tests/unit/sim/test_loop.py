@@ -238,7 +238,14 @@ def test_a_loop_that_hangs_is_left_behind() -> None:
     loop = Loop()
     loop.start()
     reader, writer = os.pipe()
-    loop.call_threadsafe(lambda: select.select([reader], [], []))  # type: ignore[arg-type]
+    hanging = threading.Event()
+
+    def hang() -> None:
+        hanging.set()
+        select.select([reader], [], [])
+
+    loop.call_threadsafe(hang)
+    assert hanging.wait(10)
     assert not loop.stop(timeout_s=0.05)
     os.close(writer)
     assert loop.stop()
