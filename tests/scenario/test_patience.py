@@ -1,0 +1,197 @@
+"""The requester's patience: retries, timeouts, receivers that are not ready, fences, and answers that do not fit."""
+
+import os
+
+import pytest
+
+from tests.scenario.tools import FIRST, inject, lose, sent
+from tests.scenario.world import ERR, RTS, pair
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.ib import split
+from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Packet
+
+SECOND = 1_000_000_000
+# An acknowledgement with credits: one like any other, but no card of ours sends it.
+OURS = 0x1E
+RNR, NAK_SEQUENCE, NAK_ACCESS = 0x21, 0x60, 0x62
+
+
+def only_ours(packet: Packet) -> list[Packet]:
+    """A link that carries nothing but what a test injects."""
+    return [packet] if packet.syndrome in (OURS, RNR, NAK_ACCESS) else []
+
+
+def test_each_message_has_all_its_retries() -> None:
+    world, a, b = pair(retry_count=1)
+    # Request, request again, acknowledgement: the first of each three is lost.
+    world.fault = lose({0, 3, 6, 9})
+    for _ in range(4):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+        world.pass_time(SECOND)
+    assert [c.syndrome for c in a.send_cq.poll()] == [0] * 4
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_a_message_has_no_more_retries_than_were_set(retries: int) -> None:
+    world, a, b = pair(retry_count=retries)
+    world.fault = lambda packet: []
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.pass_time(10 * SECOND)
+    assert sent(world, "WRITE") == 1 + retries
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR]
+
+
+def test_each_message_may_wait_for_a_receive_as_often() -> None:
+    world, a, b = pair(rnr_retry=1)
+    for _ in range(4):
+        a.send(a.buffer(8), 8)
+        world.settle()
+        b.post_recv(b.buffer(8), 8)
+        world.pass_time(10_000_000)
+    assert [c.syndrome for c in a.send_cq.poll()] == [0] * 4
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+def test_a_message_waits_for_a_receive_no_more_often_than_was_set(retries: int) -> None:
+    world, a, _ = pair(rnr_retry=retries)
+    a.send(a.buffer(8), 8)
+    world.pass_time(10 * SECOND)
+    assert sent(world, "SEND") == 1 + retries
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.RNR_RETRY_EXC_ERR]
+
+
+def test_a_second_word_of_the_same_receiver_costs_no_further_retry() -> None:
+    world, a, _ = pair(rnr_retry=1)
+    world.fault = only_ours
+    a.send(a.buffer(8), 8)
+    for _ in range(3):
+        inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=RNR)
+    assert a.qp.state == RTS
+    assert a.qp.requester.rnr_left == 0
+
+
+def test_while_a_receiver_is_not_ready_nothing_is_sent() -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    a.send(a.buffer(8), 8)
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=RNR)
+    world.ladder.clear()
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.settle()
+    assert world.ladder == []
+
+
+def test_progress_starts_the_timeout_anew() -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    for _ in range(2):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    # The timeout is 268 ms.
+    world.pass_time(200_000_000)
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=OURS)
+    world.pass_time(200_000_000)
+    assert world.a.hca.count["retransmits"] == 0
+    world.pass_time(200_000_000)
+    assert world.a.hca.count["retransmits"] == 1
+
+
+def test_nothing_outstanding_needs_no_timeout() -> None:
+    world, a, b = pair()
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.settle()
+    assert a.card.hca.timers.next_deadline() is None
+    world.pass_time(SECOND)
+    assert world.a.hca.count["retransmits"] == 0
+
+
+def test_a_lost_response_is_asked_for_once() -> None:
+    world, a, b = pair()
+    content = os.urandom(5 * 1024)
+    target = a.buffer(len(content))
+    whole = True
+
+    def lose_the_first_of_five(packet: Packet) -> list[Packet]:
+        nonlocal whole
+        parts = split(packet)
+        if packet.op == READ_RESPONSE and whole:
+            whole = False
+            return parts[1:]
+        return parts
+
+    world.fault = lose_the_first_of_five
+    a.read(target, len(content), b.buffer(content), b.card.key)
+    world.settle()
+    assert a.peek(target, len(content)) == content
+    assert sent(world, "READ_REQ") == 2
+
+
+@pytest.mark.parametrize(
+    "psn", [FIRST + 1, FIRST + 100, FIRST - 2, FIRST - 100], ids=["next", "later", "before", "long before"]
+)
+def test_an_acknowledgement_of_what_was_never_sent_is_a_ghost(psn: int) -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    inject(world, a, op=ACKNOWLEDGE, psn=psn & 0xFFFFFF, syndrome=OURS)
+    assert world.a.hca.count["rx_ghost_acks"] == 1
+    assert a.send_cq.poll() == []
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=OURS)
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+
+
+@pytest.mark.parametrize("syndrome", [NAK_ACCESS, RNR])
+def test_a_refusal_of_what_was_acknowledged_is_a_ghost(syndrome: int) -> None:
+    world, a, b = pair(rnr_retry=0)
+    world.fault = only_ours
+    for _ in range(3):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=OURS)
+    # An ACK of the newest acknowledged packet would be a repeated one.
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=syndrome)
+    assert (a.qp.state, len(a.send_cq.poll())) == (RTS, 2)
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 2, syndrome=syndrome)
+    assert a.qp.state == ERR
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "end"), [(1024, 1, True), (2048, 2, False), (1023, 1, False), (2049, 3, True), (2000, 2, True)]
+)
+def test_a_response_of_another_length_is_a_bad_one(size: int, count: int, end: bool) -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    target = a.buffer(4096)
+    a.read(target, 2048, b.buffer(2048), b.card.key)
+    inject(world, a, op=READ_RESPONSE, psn=FIRST, syndrome=OURS, payload=b"x" * size, count=count, end=end)
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.BAD_RESP_ERR]
+    assert a.peek(target, 4096) == bytes(4096)
+
+
+def test_the_answer_to_an_atomic_is_none_to_a_read() -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
+    inject(world, a, op=ATOMIC_ACKNOWLEDGE, psn=FIRST, syndrome=OURS)
+    assert world.a.hca.count["rx_ghost_acks"] == 1
+    assert a.send_cq.poll() == []
+
+
+@pytest.mark.parametrize("fence", [2, 3, 4])
+def test_every_fence_that_is_one_waits(fence: int) -> None:
+    world, a, b = pair()
+    middle, target = a.buffer(b"stale"), b.buffer(5)
+    a.read(middle, 5, b.buffer(b"fresh"), b.card.key, ring=False)
+    a.write(middle, 5, target, b.card.key, fence=fence, ring=False)
+    a.ring()
+    assert len(world.queue) == 1
+    world.settle()
+    assert b.peek(target, 5) == b"fresh"
+
+
+@pytest.mark.parametrize("fence", [0, 1])
+def test_without_a_fence_nothing_waits(fence: int) -> None:
+    world, a, b = pair()
+    middle, target = a.buffer(b"stale"), b.buffer(5)
+    a.read(middle, 5, b.buffer(b"fresh"), b.card.key, ring=False)
+    a.write(middle, 5, target, b.card.key, fence=fence, ring=False)
+    a.ring()
+    assert len(world.queue) == 2

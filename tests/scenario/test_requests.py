@@ -1,0 +1,147 @@
+"""Requests as a stranger would forge them: numbers behind, messages inside messages, keys of others."""
+
+import pytest
+
+from firmware.objects import MulticastGroup
+from firmware.transport.psn import HALF, distance, extend
+from tests.scenario.tools import FIRST, inject, sent
+from tests.scenario.world import ERR, RTS, ST_UD, End, SharedQueue, World, pair
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.wqe import WqeOpcode
+from vhca.wire.packet import MULTICAST_LID_FIRST, READ_REQUEST, SEND, UD, WRITE, Grh, Packet
+
+GROUP = bytes.fromhex("ff12401bffff000000000000ffffffff")
+NAK_INVALID = "syn=0x61"
+
+
+def test_the_far_side_of_the_circle_is_behind() -> None:
+    assert (distance(HALF, 0), distance(HALF - 1, 0), distance(0, 1)) == (-HALF, HALF - 1, -1)
+    assert extend(HALF, 1 << 30) == (1 << 30) - HALF
+    world, _, b = pair()
+    inject(world, b, op=WRITE, psn=FIRST + HALF & 0xFFFFFF)
+    assert world.b.hca.count["rx_duplicate_requests"] == 1
+    inject(world, b, op=WRITE, psn=FIRST + HALF - 1 & 0xFFFFFF)
+    assert world.b.hca.count["rx_out_of_sequence"] == 1
+
+
+def test_each_gap_is_told_once() -> None:
+    world, _, b = pair()
+    for psn in (1, 2, 0, 4, 5, 1):
+        inject(world, b, op=WRITE, psn=FIRST + psn)
+    assert sent(world, "syn=0x60") == 2
+    assert world.b.hca.count["naks"] == 2
+
+
+def test_a_nak_that_waits_is_not_replaced_by_an_acknowledgement() -> None:
+    world, _, b = pair(world=World(32 << 20))
+    size = 3 << 20
+    inject(world, b, op=WRITE, psn=FIRST)
+    inject(world, b, op=READ_REQUEST, psn=FIRST + 1, va=b.buffer(size), rkey=b.card.key, dma_length=size)
+    behind = FIRST + 1 + 3072 & 0xFFFFFF
+    inject(world, b, op=WRITE, psn=behind + 1)
+    for _ in range(2):
+        inject(world, b, op=WRITE, psn=FIRST)
+    waiting = [reply.syndrome for reply in b.qp.responder.replies if isinstance(reply, Packet)]
+    assert waiting == [0x60, 0x1F]
+
+
+@pytest.mark.parametrize("first", [SEND, WRITE])
+def test_a_message_goes_on_with_its_own_operation(first: int) -> None:
+    world, _, b = pair()
+    target = b.buffer(4096)
+    b.post_recv(b.buffer(4096), 4096)
+    # Their lengths would fit.
+    fields = {"va": target, "rkey": b.card.key, "dma_length": 1032}
+    inject(world, b, op=WRITE, psn=FIRST, payload=bytes(1024), end=False, **fields)
+    inject(world, b, op=WRITE, psn=FIRST + 1, payload=bytes(8), start=False, **fields)
+    inject(world, b, op=first, psn=FIRST + 2, payload=bytes(1024), end=False, **fields)
+    assert b.qp.state == RTS
+    inject(world, b, op=WRITE + SEND - first, psn=FIRST + 3, payload=b"wrong!!!", start=False, **fields)
+    assert b.qp.state == ERR
+    assert NAK_INVALID in world.ladder[-1]
+    assert b.peek(target + 1024, 8) == bytes(8)
+
+
+def test_a_read_inside_a_message_is_refused() -> None:
+    world, _, b = pair()
+    b.post_recv(b.buffer(4096), 4096)
+    inject(world, b, op=SEND, psn=FIRST, payload=bytes(1024), end=False)
+    inject(world, b, op=READ_REQUEST, psn=FIRST + 1, va=b.buffer(8), rkey=b.card.key, dma_length=8)
+    assert NAK_INVALID in world.ladder[-1]
+
+
+@pytest.mark.parametrize("fields", [{"count": 2}, {"start": False}, {"end": False}, {"payload": b"x"}])
+def test_a_read_is_one_packet_without_payload(fields: dict[str, object]) -> None:
+    world, _, b = pair()
+    read: dict[str, object] = {"op": READ_REQUEST, "psn": FIRST, "va": b.buffer(8), "rkey": b.card.key}
+    inject(world, b, **{**read, "dma_length": 8, **fields})
+    assert NAK_INVALID in world.ladder[-1]
+
+
+def test_buffers_of_a_shared_queue_are_of_its_domain() -> None:
+    world = World()
+    srq = SharedQueue(world.b)
+    a, b = End(world.a), End(world.b, srq=srq)
+    a.connect(b)
+    b.connect(a)
+    b.qp.pd += 1
+    srq.post_recv(b.buffer(8), 8)
+    a.send(a.buffer(8), 8)
+    world.settle()
+    assert [c.syndrome for c in b.recv_cq.poll()] == [0]
+
+
+@pytest.mark.parametrize("mistake", ["", "variant", "domain", "queue pair", "right", "free", "no such key"])
+def test_what_a_peer_may_not_invalidate(mistake: str) -> None:
+    world, a, b = pair()
+    rkey = b.card.register(b.buffer(4096), 4096)
+    mkey = world.b.hca.mkeys.get(rkey >> 8)
+    assert mkey is not None
+    if mistake == "domain":
+        mkey.pd += 1
+    elif mistake == "queue pair":
+        mkey.qpn = b.qpn + 1
+    elif mistake == "right":
+        mkey.remote_invalidate = False
+    elif mistake == "free":
+        mkey.free = True
+    b.post_recv()
+    a.post(WqeOpcode.SEND_INVAL, imm={"variant": rkey ^ 1, "no such key": rkey + 0x100}.get(mistake, rkey))
+    world.settle()
+    refused = [CqeSyndrome.REMOTE_ACCESS_ERR] if mistake else [0]
+    assert [c.syndrome for c in a.send_cq.poll()] == refused
+    assert mkey.free is (mistake in ("", "free"))
+
+
+def test_a_key_bound_to_a_queue_pair_may_be_invalidated_through_that_one() -> None:
+    world, a, b = pair()
+    rkey = b.card.register(b.buffer(4096), 4096)
+    mkey = world.b.hca.mkeys.get(rkey >> 8)
+    assert mkey is not None
+    mkey.qpn = b.qpn
+    b.post_recv()
+    a.post(WqeOpcode.SEND_INVAL, imm=rkey)
+    world.settle()
+    assert mkey.free
+
+
+@pytest.mark.parametrize("back", [1, 4, 7])
+def test_no_access_goes_round_the_end_of_all_addresses(back: int) -> None:
+    world, a, b = pair()
+    # The key of all memory covers every address.
+    a.write(a.buffer(8), 8, (1 << 64) - back, b.card.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
+
+
+@pytest.mark.parametrize(("slid", "blocked"), [(1, 0), (2, 1)])
+def test_only_a_queue_pair_s_own_multicasts_are_kept_from_it(slid: int, blocked: int) -> None:
+    world, a, b = pair(ST_UD)
+    b.card.hca.multicast[GROUP] = MulticastGroup(GROUP, [b.qp])
+    b.qp.context.block_lb_mc = 1
+    b.post_recv(b.buffer(60), 60)
+    inject(world, b, dlid=MULTICAST_LID_FIRST, slid=slid, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234,
+           dest_qp=0xFFFFFF, src_qp=b.qpn, grh=Grh(a.card.port.gids[0], GROUP))  # fmt: skip
+    world.settle()
+    assert len(b.recv_cq.poll()) == 1 - blocked
+    assert world.b.hca.count["rx_multicast_loopback_blocked"] == blocked
