@@ -177,6 +177,8 @@ class Cq(HcaObject):
     consumer: int = 0
     arm_state: int = CQ_FIRED
     last_solicited: int = -1
+    # The producer's index when the last event was sent: what is in front of it, the host has been told of.
+    notified: int = 0
     failed: bool = False
     period_us: int = 0
     max_count: int = 0

@@ -259,12 +259,12 @@ def post_event(hca: Hca, event_type: int, sub_type: int, offset: int, data: byte
         hca.count[f"event_{event_type:#04x}_unclaimed"] += 1
 
 
-def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, offset: int, data: bytes) -> None:
-    """Append one EQE and raise the vector if the EQ is armed; a full EQ drops it, counted."""
+def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, offset: int, data: bytes) -> bool:
+    """Append one EQE and raise the vector if the EQ is armed; False if a full EQ drops it, counted."""
     if eq.producer - eq.consumer >= 1 << eq.log_size:
         eq.dropped += 1
         hca.count["eq_overrun"] += 1
-        return
+        return False
     entry = bytearray(64)
     entry[1] = event_type
     entry[3] = sub_type
@@ -277,6 +277,7 @@ def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, offset: int, dat
         eq.armed = False
         hca.count["interrupts"] += 1
         hca.out.append(RaiseIrq(eq.vector))
+    return True
 
 
 def eq_doorbell(hca: Hca, eq: Eq, consumer_index: int, arm: bool) -> None:
@@ -345,21 +346,22 @@ def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
 
 
 def cq_doorbell(hca: Hca, cq: Cq, sn_cmd_ci: int) -> None:
-    """Arm doorbell: fires at once if a matching CQE at or behind the given index is already there.
+    """Arm doorbell: fires at once if there is a matching CQE that neither the host nor an event of this queue knows of.
 
-    Every index but the producer's own is behind it, however far: software that polls by itself may always arm with the
-    index of its library, which never moves. An arm that were ignored would be a wake-up that never comes.
+    The host knows those in front of the index that it gives; an event knows those that were there when it was sent, and
+    whoever takes an event polls. So an arm between event and poll is quiet, and nothing that came after the event is.
+
+    Every index is one behind the producer, however far: software that polls a queue itself may always arm with the
+    index of a library that never moves, and an arm that were ignored would be a wake-up that never comes.
     """
-    consumer_index = sn_cmd_ci & 0xFFFFFF
-    consumer = cq.consumer + ((consumer_index - cq.consumer) & 0xFFFFFF)
-    if consumer > cq.producer:
-        consumer = max(cq.producer - ((cq.producer - consumer_index) & 0xFFFFFF), 0)
-    else:
+    consumer = cq.producer - ((cq.producer - sn_cmd_ci) & 0xFFFFFF)
+    if consumer > cq.consumer:
         cq.consumer = consumer
     # A request for the next completion is not narrowed to solicited ones; it may be widened (C11-31, C11-32).
-    solicited_only = bool(sn_cmd_ci & 1 << 24) and cq.arm_state != CQ_ARMED
-    cq.arm_state = CQ_ARMED_SOLICITED if solicited_only else CQ_ARMED
-    if cq.last_solicited >= consumer if solicited_only else cq.producer > consumer:
+    if cq.arm_state != CQ_ARMED:
+        cq.arm_state = CQ_ARMED_SOLICITED if sn_cmd_ci & 1 << 24 else CQ_ARMED
+    last = cq.producer - 1 if cq.arm_state == CQ_ARMED else cq.last_solicited
+    if last >= max(consumer, cq.notified):
         _fire(hca, cq)
 
 
@@ -395,7 +397,8 @@ def _fire(hca: Hca, cq: Cq) -> None:
     if cq.held:
         drop_held_event(hca, cq)
     cq.arm_state = CQ_FIRED
-    write_eqe(hca, cq.eq, EVENT_COMPLETION, 0, 0x18, cq.handle.to_bytes(4, "big"))
+    if write_eqe(hca, cq.eq, EVENT_COMPLETION, 0, 0x18, cq.handle.to_bytes(4, "big")):
+        cq.notified = cq.producer
 
 
 def refresh_consumer(hca: Hca, cq: Cq) -> None:

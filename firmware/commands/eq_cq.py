@@ -6,7 +6,7 @@ from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.hca import Hca
-from firmware.objects import CQ_FIRED, Cq, Eq
+from firmware.objects import Cq, Eq
 from firmware.queues import QueueBuffer, refresh_consumer, write_cqe_entry
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
@@ -141,7 +141,8 @@ def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
     context.c_eqn_or_apu_element = cq.eq.handle
     context.cq_period = cq.period_us
     context.cq_max_count = cq.max_count
-    context.last_notified_index = cq.consumer & 0xFFFFFF if cq.arm_state == CQ_FIRED else 0
+    context.last_notified_index = cq.notified & 0xFFFFFF
+    context.last_solicit_index = max(cq.last_solicited, 0) & 0xFFFFFF
     context.consumer_counter = cq.consumer & 0xFFFFFF
     context.producer_counter = cq.producer & 0xFFFFFF
     context.dbr_addr = cq.dbr_addr

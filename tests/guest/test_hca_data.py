@@ -123,6 +123,16 @@ def test_latency(program: str, lab: Lab, guest_pair: tuple[Guest, Guest]) -> Non
     assert source["tx_bytes"] >= 100 * 8
 
 
+@pytest.mark.parametrize("program", ["ib_send_lat", "ib_read_lat", "ib_atomic_lat"])
+def test_latency_with_events(program: str, lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    """perftest arms before it polls, polls once, and takes each event for one completion."""
+    size = () if program == "ib_atomic_lat" else ("-s", "1024")
+    exchange = Exchange(program, ("-d", DEVICE, "-F", "-e", "-n", "100", *size), "", latency_figure)
+    done, _, at_client = _exchange(lab, exchange)
+    exchange.figure(done.stdout)
+    assert at_client["interrupts"] >= 50
+
+
 def test_the_kernels_counters_are_the_fabrics(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     server, client = guest_pair
     names = ("port_xmit_packets", "port_rcv_packets", "port_xmit_data", "port_rcv_data")
