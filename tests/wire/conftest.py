@@ -11,7 +11,7 @@ import pytest
 
 from tests.wire.client import Client, memfd
 from vhca.vfio_user import Server
-from vhca.vfio_user.server import SelectLoop
+from vhca.vfio_user.loop import SelectLoop
 
 
 @dataclass
@@ -76,11 +76,11 @@ class ToyDevice:
 class Rig:
     """A server for a toy device, and its clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: SelectLoop | None = None) -> None:
         self.file = memfd(0x20000)
         self.device = ToyDevice(self.file)
-        self.server = Server(None, self.device, dma_timeout_s=0.2)
-        self.loop = SelectLoop()
+        self.server = Server(None, self.device, dma_wait_s=0.2)
+        self.loop = SelectLoop() if loop is None else loop
         self.server.start(self.loop)
         self.clients: list[Client] = []
 
@@ -121,6 +121,17 @@ def rig() -> Iterator[Rig]:
     yield rig
     rig.close()
     assert open_fds() == before
+
+
+@pytest.fixture
+def neighbour(rig: Rig) -> Iterator[Rig]:
+    """A second device in the loop of the first, as another card of a rack."""
+    other = Rig(rig.loop)
+    yield other
+    for client in other.clients:
+        client.close()
+    other.server.close()
+    os.close(other.file)
 
 
 @pytest.fixture

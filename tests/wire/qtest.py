@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from vhca.vfio_user.server import SelectLoop, Server
+from vhca.vfio_user.loop import SelectLoop
+from vhca.vfio_user.server import Server
 
 ANSWER_TIMEOUT_S = 30.0
 GIB = 1 << 30

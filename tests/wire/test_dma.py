@@ -322,6 +322,7 @@ def test_no_answer_is_an_error_after_the_limit_and_a_late_one_is_dropped(rig: Ri
     client.dma_map(0, PAGE)
     with pytest.raises(DmaError, match="no reply"):
         rig.server.dma.read(0, 4)
+    rig.step()
     guest = Guest(client)
     guest.answer_read(0, b"late")
     guest.answer_read(0, b"good")

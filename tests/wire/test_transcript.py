@@ -7,8 +7,8 @@ from tests.wire.card import Card
 from tests.wire.client import Client, closing, eventfds, memfd
 from tests.wire.qtest import GIB
 from vhca.vfio_user import proto
+from vhca.vfio_user.loop import SelectLoop
 from vhca.vfio_user.proto import Command
-from vhca.vfio_user.server import SelectLoop
 
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
 

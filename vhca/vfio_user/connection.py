@@ -4,10 +4,11 @@ Reading: descriptors belong to the message whose header they arrived with, but a
 many messages. So a read first peeks, which tells (by MSG_CTRUNC) whether descriptors are in what it
 saw: if not, all of it is taken at once; if so, exactly one header is taken with its descriptors.
 
-Writing never blocks for long: a client that does not read its replies is dropped.
+One wake-up serves the client for 2 ms by the clock. What is left in the buffer then is taken up again after other
+sockets, and with them other cards, had their turn. Writing never waits: see :mod:`vhca.vfio_user.outbox`.
 
 While the server waits for the reply to a DMA message it goes on serving the client's commands, since
-the client may need them to be served before it can reply.
+the client may need them to be served before it can reply. Both that time and what may arrive in it are bounded.
 """
 
 from __future__ import annotations
@@ -21,24 +22,29 @@ import socket
 import stat
 import time
 from collections import Counter
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from vhca.hw.memory import DmaError
 from vhca.vfio_user import proto
+from vhca.vfio_user.loop import Loop
+from vhca.vfio_user.outbox import Outbox
+from vhca.vfio_user.patience import Patience
 from vhca.vfio_user.proto import FLAGS_NO_REPLY, HEADER_SIZE, REGION_WRITE
 from vhca.vfio_user.session import Outgoing, Session
 
 CHUNK_SIZE: Final = 64 << 10
 """Bytes taken from the socket in one read."""
-READS_PER_WAKE: Final = 16
-"""Reads before other users of the loop get their turn."""
+SLICE_S: Final = 0.002
+"""Time for one client's messages before other users of the loop get their turn."""
 DMA_PIECE_SIZE: Final = 64 << 10
 """Bytes in one DMA message; QEMU cuts off a longer reply than its socket buffer takes at once."""
 MAX_NESTED_DMA: Final = 8
 """DMA messages waiting for each other through commands served meanwhile."""
+MAX_AHEAD: Final = 128
+"""Other messages that are handled in one round while replies to DMA messages are being waited for."""
 MAX_LOST_REPLIES: Final = 64
 """Replies that came too late, or never, before the client is given up."""
-SEND_TIMEOUT_S: Final = 1.0
 SLOW_WAKE_S: Final = 1.0
 """QEMU gives up on a reply after 5 s, and its whole machine stands still until then."""
 
@@ -60,13 +66,27 @@ class Connection:
     :ivar lost: the connection is over; whoever notices calls :meth:`close`.
     """
 
-    def __init__(self, sock: socket.socket, session: Session, counters: Counter[str], dma_timeout_s: float) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        session: Session,
+        counters: Counter[str],
+        patience: Patience,
+        loop: Loop,
+        on_lost: Callable[[], None],
+        log: Callable[[str, BaseException | None], None],
+    ) -> None:
+        """Serve ``sock`` in ``loop`` from now on; ``on_lost()`` is called from there once the connection is over."""
         sock.setblocking(False)
         self.sock = sock
         self.session = session
         self.lost = False
         self._counters = counters
-        self._dma_timeout_s = dma_timeout_s
+        self._patience = patience
+        self._loop = loop
+        self._on_lost = on_lost
+        self._log = log
+        self._outbox = Outbox(sock, loop, self._resume_soon, self._give_up)
         self._buffer = bytearray(proto.MAX_MESSAGE_SIZE + CHUNK_SIZE)
         self._view = memoryview(self._buffer)
         self._chunk = self._view[:CHUNK_SIZE]
@@ -74,60 +94,113 @@ class Connection:
         # Unhandled bytes are buffer[_pos:_have]; _fds came with the header at _pos.
         self._pos = 0
         self._have = 0
+        self._more = False
         self._fds: list[int] = []
         self._fds_bad = False
         self._next_id = 0
         self._replies: dict[int, tuple[int, bytes] | None] = {}
         self._lost_replies: set[int] = set()
+        # Messages handled in this round of the loop while DMA messages waited.
+        self._ahead = 0
+        self._round_open = False
+        self._listening = False
+        self._listen(True)
 
     def close(self) -> None:
         """Close the socket and the descriptors of a message that never became complete."""
         self.lost = True
+        self._on_lost = _nothing
+        self._outbox.close()
+        self._listen(False)
         self._drop_fds()
         self.sock.close()
 
-    def receive(self) -> bool:
-        """Handle what has arrived; return False once the connection is over."""
-        begin = time.monotonic()
-        for _ in range(READS_PER_WAKE):
-            more = not self.lost and self._fill()
-            self._process()
-            if not more:
-                break
-        if time.monotonic() - begin > SLOW_WAKE_S:
-            self._counters["slow_wake"] += 1
-        return not self.lost
+    def hung_up(self) -> bool:
+        """Tell whether the client has closed its end, though what it sent before may still be unread."""
+        poll = select.poll()
+        poll.register(self.sock, 0)
+        return bool(poll.poll(0))
 
     def send(self, message: Outgoing) -> None:
-        """Send one message; a client that is gone, or does not read for a second, loses the connection."""
-        data, fds = memoryview(message.data), message.fds
-        deadline = 0.0
-        while data and not self.lost:
-            try:
-                if fds:
-                    sent = socket.send_fds(self.sock, [data], fds, socket.MSG_NOSIGNAL)
-                else:
-                    sent = self.sock.send(data, socket.MSG_NOSIGNAL)
-                data, fds = data[sent:], ()
-            except BlockingIOError:
-                now = time.monotonic()
-                deadline = deadline or now + SEND_TIMEOUT_S
-                if now >= deadline or not self._wait(select.POLLOUT, deadline - now):
-                    self._counters["client_does_not_read"] += 1
-                    self._lose()
-            except OSError:
-                self._lose()
+        """Send one message, or keep it until the client reads."""
+        self._outbox.send(message)
 
-    # --- reading -------------------------------------------------------------------------------------
+    # --- turns -------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Handle what has arrived, for a slice of time; what is left then has its turn in the next round."""
+        begin = time.monotonic()
+        in_time = self._serve(begin + SLICE_S)
+        if time.monotonic() - begin > SLOW_WAKE_S:
+            self._counters["slow_wake"] += 1
+        if self.lost:
+            self._end()
+        elif self._outbox.full:
+            # Goes on when the client has read; see _resume_soon.
+            self._listen(False)
+        elif not in_time and self._have > self._pos:
+            self._listen(False)
+            self._resume_soon()
+        else:
+            self._listen(True)
+
+    def _serve(self, end: float) -> bool:
+        """Handle what is in buffer and socket; False if the time is over, or the outbox full, before that."""
+        if self._have > self._pos and not self._process(end):
+            return False
+        if not self._fill():
+            self._check_urgent()
+            return True
+        while self._process(end):
+            if not self._more or not self._fill():
+                return True
+        return False
+
+    def _resume_soon(self) -> None:
+        self._loop.call_later(0, self._resume)
+
+    def _resume(self) -> None:
+        if not self._listening and not self.lost:
+            self._turn()
+
+    def _listen(self, wanted: bool) -> None:
+        if wanted != self._listening:
+            self._listening = wanted
+            if wanted:
+                self._loop.add_reader(self.sock, self._turn)
+            else:
+                self._loop.remove_reader(self.sock)
+
+    def _give_up(self, stalled: bool) -> None:
+        if stalled:
+            self._counters["client_does_not_read"] += 1
+        self._lose()
 
     def _lose(self) -> None:
+        """The connection is over; clear up when what is under way is done."""
+        if self.lost:
+            return
         self.lost = True
         with contextlib.suppress(OSError):
-            # Makes the socket readable, so that the loop comes to clear up.
             self.sock.shutdown(socket.SHUT_RDWR)
+        self._loop.call_later(0, self._end)
+
+    def _end(self) -> None:
+        self._on_lost()
+
+    # --- reading -----------------------------------------------------------------------------------------
+
+    def _check_urgent(self) -> None:
+        """Nothing to read though the socket said so: a byte out of band would keep it saying so for ever."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLPRI)
+        if not self.lost and any(events & select.POLLPRI for _, events in poll.poll(0)):
+            self._counters["framing_error"] += 1
+            self._lose()
 
     def _fill(self) -> bool:
-        """Read once without blocking; return whether there may be more to read."""
+        """Read once without blocking; return whether anything came, and note whether there may be more."""
+        self._more = False
         if self._pos:
             rest = self._have - self._pos
             if rest:
@@ -144,7 +217,8 @@ class Connection:
             if flags & _MSG_CTRUNC:
                 seen = self._take_header() if have < proto.HEADER_SIZE else self._take_body()
                 self._have = have + seen
-                return seen > 0
+                self._more = seen > 0
+                return self._more
             if not seen:
                 self._lose()
                 return False
@@ -154,7 +228,8 @@ class Connection:
         except OSError:
             self._lose()
             return False
-        return seen == CHUNK_SIZE
+        self._more = seen == CHUNK_SIZE
+        return True
 
     def _take_header(self) -> int:
         """Read (the rest of) exactly one header, with its descriptors."""
@@ -192,17 +267,28 @@ class Connection:
 
     # --- messages --------------------------------------------------------------------------------------
 
-    def _process(self) -> None:
-        """Handle every complete message in the buffer, in order."""
+    def _process(self, end: float, reply: int = -1) -> bool:
+        """Handle the complete messages in the buffer, in order, until the reply to a request of ours has come.
+
+        False if some are left because the time is over or the outbox full.
+        """
+        if self._outbox.full:
+            return False
+        monotonic, replies = time.monotonic, self._replies
         buffer, session = self._buffer, self.session
         unpack_header, unpack_access = proto.HEADER.unpack_from, proto.REGION_ACCESS.unpack_from
         unpack_write = proto.MULTI_ENTRY.unpack_from
         while not self.lost:
             # Handlers may come back here through a DMA message: no position is kept over a call.
             pos = self._pos
+            if reply >= 0:
+                if replies[reply] is not None:
+                    return True
+                if self._ahead >= MAX_AHEAD:
+                    return False
             available = self._have - pos
             if available < HEADER_SIZE:
-                return
+                return True
             message_id, command, size, flags, code = unpack_header(buffer, pos)
             if command == REGION_WRITE and flags == FLAGS_NO_REPLY and WRITE_HEAD_SIZE <= size <= available:
                 if size == WRITE_8_SIZE:
@@ -212,27 +298,35 @@ class Connection:
                     data = self._view[pos + WRITE_HEAD_SIZE : pos + size].tobytes()
                 if count == len(data) and not self._fds and not self._fds_bad:
                     self._pos = pos + size
+                    self._ahead += reply >= 0
                     session.posted_write(offset, region, data)
                     if session.closing:
                         self._lose()
+                    if monotonic() >= end:
+                        return False
                     continue
             try:
                 proto.check_size(size)
             except proto.ProtocolError as error:
                 self._counters["framing_error"] += 1
-                self.send(Outgoing(proto.error_reply(message_id, command, error.errno)))
+                self._refuse(message_id, command, flags, error.errno)
                 self._lose()
-                return
+                return True
             if available < size:
-                return
+                return True
             payload = bytes(self._view[pos + proto.HEADER_SIZE : pos + size])
             self._pos = pos + size
             self._dispatch(message_id, command, flags, code, payload)
+            if self._outbox.full or monotonic() >= end:
+                return False
+        return True
 
     def _dispatch(self, message_id: int, command: int, flags: int, code: int, payload: bytes) -> None:
         fds, self._fds = self._fds, []
         bad, self._fds_bad = self._fds_bad, False
         kind = flags & proto.FLAGS_TYPE_MASK
+        if kind != proto.FLAGS_REPLY and self._replies:
+            self._ahead += 1
         if kind == proto.FLAGS_COMMAND and not bad:
             out = self.session.handle(message_id, command, flags, payload, fds)
             if out is not None:
@@ -247,9 +341,13 @@ class Connection:
             return
         # An unknown message type, or more descriptors than a message may carry.
         self._counters["refused"] += 1
-        self.send(Outgoing(proto.error_reply(message_id, command, errno.EINVAL)))
+        self._refuse(message_id, command, flags, errno.EINVAL)
         if not self.session.negotiated:
             self._lose()
+
+    def _refuse(self, message_id: int, command: int, flags: int, code: int) -> None:
+        if not flags & FLAGS_NO_REPLY:
+            self.send(Outgoing(proto.error_reply(message_id, command, code)))
 
     def _take_reply(self, message_id: int, flags: int, code: int, payload: bytes) -> None:
         if message_id in self._replies:
@@ -299,6 +397,12 @@ class Connection:
         if len(self._replies) >= MAX_NESTED_DMA:
             self._counters["dma_refused"] += 1
             raise DmaError(f"{what}: more than {MAX_NESTED_DMA} DMA messages wait for each other")
+        if not self._round_open:
+            self._round_open = True
+            self._loop.call_later(0, self._new_round)
+        if self._patience.limit(time.monotonic()) <= 0 or self._ahead >= MAX_AHEAD:
+            self._counters["dma_refused"] += 1
+            raise DmaError(f"{what}: this card has kept the others waiting long enough for now")
         message_id = self._next_id
         while message_id in self._replies or message_id in self._lost_replies:
             message_id = (message_id + 1) & 0xFFFF
@@ -314,24 +418,57 @@ class Connection:
         return answer
 
     def _await_reply(self, message_id: int, what: str) -> tuple[int, bytes]:
-        deadline = time.monotonic() + self._dma_timeout_s
+        """Wait as long as this card may keep the others waiting."""
+        begin = time.monotonic()
+        try:
+            return self._serve_until(message_id, begin + self._patience.limit(begin), what)
+        finally:
+            if self._patience.spend(begin, time.monotonic()) and not self.lost:
+                self._counters["slow_dma_client"] += 1
+                self._log("dropped: it keeps DMA messages waiting, and with them all cards of this process", None)
+                self._lose()
+
+    def _serve_until(self, message_id: int, deadline: float, what: str) -> tuple[int, bytes]:
         while True:
-            self._process()
+            in_time = self._process(deadline, message_id)
             reply = self._replies[message_id]
             if reply is not None:
                 return reply
             if self.lost:
                 raise DmaError(f"{what}: the client went away")
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not self._wait(select.POLLIN, remaining):
+            if self._ahead >= MAX_AHEAD:
+                self._counters["dma_overtaken"] += 1
+                self._no_reply(message_id, f"{what}: no reply among {MAX_AHEAD} messages")
+            if not (in_time and self._fill()) and not self._wait(deadline - time.monotonic()):
                 self._counters["dma_timeout"] += 1
-                self._lost_replies.add(message_id)
-                if len(self._lost_replies) > MAX_LOST_REPLIES:
-                    self._lose()
-                raise DmaError(f"{what}: no reply within {self._dma_timeout_s} s")
-            self._fill()
+                self._no_reply(message_id, f"{what}: no reply in time")
 
-    def _wait(self, events: int, timeout_s: float) -> bool:
+    def _no_reply(self, message_id: int, text: str) -> NoReturn:
+        self._lost_replies.add(message_id)
+        if len(self._lost_replies) > MAX_LOST_REPLIES:
+            self._lose()
+        raise DmaError(text)
+
+    def _new_round(self) -> None:
+        self._round_open = False
+        self._ahead = 0
+        self._patience.new_round()
+        if self._have > self._pos and not self.lost:
+            # What came before a reply that was waited for has been handled, what came behind it has not.
+            self._turn()
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait for something to read, or for room to write what waits; False if the time is over."""
+        if timeout_s <= 0:
+            return False
         poll = select.poll()
-        poll.register(self.sock, events)
-        return bool(poll.poll(timeout_s * 1000))
+        outbox = self._outbox
+        poll.register(self.sock, (0 if outbox.full else select.POLLIN) | (select.POLLOUT if outbox.waiting else 0))
+        events = poll.poll(timeout_s * 1000)
+        if events and events[0][1] & select.POLLOUT:
+            outbox.flush()
+        return bool(events)
+
+
+def _nothing() -> None:
+    pass

@@ -12,18 +12,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import selectors
 import socket
 import stat
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from vhca.vfio_user.connection import Connection, is_eventfd
 from vhca.vfio_user.device import Device
 from vhca.vfio_user.dma import DmaTable
 from vhca.vfio_user.irqs import IrqTable
+from vhca.vfio_user.loop import Loop, SelectLoop
+from vhca.vfio_user.patience import ROUND_S, Patience
 from vhca.vfio_user.session import Session
 
 log = logging.getLogger(__name__)
@@ -38,26 +39,6 @@ class VfioUserError(Exception):
     """The server cannot do what it was asked for; the text says what to change."""
 
 
-class HasFileno(Protocol):
-    """Anything with a file descriptor."""
-
-    def fileno(self) -> int:
-        """The descriptor."""
-        ...
-
-
-class Loop(Protocol):
-    """The event loop that a server needs: level-triggered read readiness."""
-
-    def add_reader(self, fileobj: HasFileno, callback: Callable[[], None], /) -> None:
-        """Call ``callback`` whenever ``fileobj`` is readable or at its end."""
-        ...
-
-    def remove_reader(self, fileobj: HasFileno, /) -> None:
-        """Forget ``fileobj``."""
-        ...
-
-
 class Server:
     """A vfio-user server for one device.
 
@@ -65,7 +46,7 @@ class Server:
     :ivar irqs: the interrupt vectors.
     :ivar counters: named events: ``clients``, ``clients_refused``, ``refused`` (commands answered with
         an error), ``posted_write_refused``, ``device_error``, ``framing_error``, ``slow_wake`` (messages
-        kept the loop for more than a second) ...
+        kept the loop for more than a second), ``slow_dma_client`` (dropped for slow replies) ...
 
     ``dma`` and ``irqs`` are the same objects for the life of the server; a device may keep them. The same
     holds for their methods.
@@ -76,13 +57,14 @@ class Server:
         path: str | os.PathLike[str] | None,
         device: Device,
         *,
-        dma_timeout_s: float = 5.0,
+        dma_wait_s: float = ROUND_S,
         session_type: type[Session] = Session,
     ) -> None:
         """Prepare a server for the socket ``path``; None if clients only come by :meth:`adopt`.
 
-        ``dma_timeout_s`` bounds the wait for the reply to a DMA message. ``session_type`` may be a subclass
-        that records commands or answers them with errors on purpose.
+        ``dma_wait_s`` bounds the waiting for replies to DMA messages in one round of the loop: see
+        :mod:`vhca.vfio_user.patience`. ``session_type`` may be a subclass that records commands or answers them
+        with errors on purpose.
         """
         if len(device.regions) < 8 or len(device.irq_counts) < 3:
             raise VfioUserError("a PCI device has at least 8 regions and 3 interrupt indices")
@@ -92,7 +74,7 @@ class Server:
         self.counters: Counter[str] = Counter()
         self.dma = DmaTable()
         self.irqs = IrqTable(device.irq_counts, _signal_eventfd, os.close)
-        self._dma_timeout_s = dma_timeout_s
+        self._patience = Patience(dma_wait_s)
         self._session_type = session_type
         self._loop: Loop | None = None
         self._listener: socket.socket | None = None
@@ -121,6 +103,9 @@ class Server:
         """
         if self._loop is None:
             raise VfioUserError("start the server first")
+        if self._connection is not None and self._connection.hung_up():
+            # Its end has not been noticed yet; who comes next must not suffer for it.
+            self.disconnect()
         if self._connection is not None:
             self.counters["clients_refused"] += 1
             log.warning("%s: a second client was turned away", self._name)
@@ -137,9 +122,8 @@ class Server:
             log=self._log,
             counters=self.counters,
         )
-        self._connection = Connection(sock, session, self.counters, self._dma_timeout_s)
-        self.dma.channel = self._connection
-        self._loop.add_reader(sock, self._receive)
+        connection = Connection(sock, session, self.counters, self._patience, self._loop, self.disconnect, self._log)
+        self._connection = self.dma.channel = connection
 
     @property
     def connected(self) -> bool:
@@ -151,9 +135,7 @@ class Server:
         connection = self._connection
         if connection is None:
             return
-        assert self._loop is not None
         self._connection = None
-        self._loop.remove_reader(connection.sock)
         connection.close()
         self.dma.channel = None
         self.dma.unmap_all()
@@ -202,45 +184,12 @@ class Server:
             return
         self.adopt(sock)
 
-    def _receive(self) -> None:
-        connection = self._connection
-        if connection is not None and not connection.receive() and self._connection is connection:
-            self.disconnect()
-
     def _log(self, text: str, error: BaseException | None) -> None:
         self._log_lines += 1
         if self._log_lines <= LOG_LINES_PER_CLIENT:
             log.warning("%s: %s", self._name, text, exc_info=error)
         if self._log_lines == LOG_LINES_PER_CLIENT:
             log.warning("%s: no more lines about this client; see the counters", self._name)
-
-
-class SelectLoop:
-    """The smallest loop that a server can run in."""
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-
-    def add_reader(self, fileobj: HasFileno, callback: Callable[[], None], /) -> None:
-        """See :class:`Loop`."""
-        self._selector.register(fileobj, selectors.EVENT_READ, callback)
-
-    def remove_reader(self, fileobj: HasFileno, /) -> None:
-        """See :class:`Loop`."""
-        self._selector.unregister(fileobj)
-
-    def run_once(self, timeout_s: float | None = None) -> bool:
-        """Wait for one wake-up and run its callbacks; return whether there was one."""
-        events = self._selector.select(timeout_s)
-        for key, _ in events:
-            # An earlier callback of this wake may have closed the socket.
-            if key.fd in self._selector.get_map():
-                key.data()
-        return bool(events)
-
-    def close(self) -> None:
-        """Release the selector."""
-        self._selector.close()
 
 
 def _listen(path: Path) -> socket.socket:

@@ -1,0 +1,327 @@
+"""Clients that want to hold up the loop, and with it the other devices that it serves."""
+
+import contextlib
+import errno
+import socket
+import time
+
+import pytest
+
+from tests.wire.client import Client, closing, eventfds, header
+from tests.wire.conftest import Rig
+from vhca.hw.memory import DmaError
+from vhca.vfio_user import connection, outbox, patience, proto
+from vhca.vfio_user.proto import Command
+
+ACCESS = proto.REGION_ACCESS.pack
+PAGE = 4096
+
+
+def posted(offset: int, data: bytes = bytes(8)) -> bytes:
+    return proto.request(0, Command.REGION_WRITE, ACCESS(offset, 0, len(data)) + data, no_reply=True)
+
+
+def read(message_id: int, count: int = 4, offset: int = 0) -> bytes:
+    return proto.request(message_id, Command.REGION_READ, ACCESS(offset, 0, count))
+
+
+# --- clients that do not read ------------------------------------------------------------------------------------
+
+
+def fill(rig: Rig, client: Client, replies: int) -> None:
+    """Ask for so many replies of 4 KiB without reading one."""
+    client.sock.setblocking(False)
+    for message_id in range(replies):
+        with contextlib.suppress(BlockingIOError):
+            client.post_raw(read(message_id, PAGE))
+        rig.loop.run_once(0)
+
+
+def test_a_client_that_does_not_read_holds_nobody_up_and_is_dropped(
+    rig: Rig, client: Client, neighbour: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "STALL_S", 0.2)
+    other = neighbour.connect()
+    other.negotiate()
+    begin = time.monotonic()
+    fill(rig, client, 1000)
+    assert other.region_read(0, 0, 4) == bytes(4)
+    assert time.monotonic() - begin < 0.2
+    assert rig.server.connected
+    while rig.server.connected:
+        assert time.monotonic() - begin < 5
+        rig.loop.run_once(0.1)
+    assert rig.server.counters["client_does_not_read"] == 1
+    assert rig.loop_is_idle()
+
+
+def test_what_waits_for_a_client_is_bounded(rig: Rig, client: Client) -> None:
+    """A client whose replies pile up is not listened to, so that its next commands stay in the socket."""
+    handled: list[int] = []
+    rig.device.on_read = lambda region, offset, count: handled.append(count)
+    fill(rig, client, 2000)
+    in_socket = 2 * client.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert len(handled) * PAGE < outbox.FULL_BYTES + in_socket
+    assert rig.loop_is_idle()
+
+
+def test_replies_that_had_to_wait_come_whole_and_in_order(rig: Rig, client: Client) -> None:
+    rig.device.on_read = lambda region, offset, count: bytes([len(asked) & 0xFF]) * count
+    asked: list[int] = []
+    client.sock.setblocking(False)
+    for message_id in range(1500):
+        try:
+            client.post_raw(read(message_id, PAGE))
+        except BlockingIOError:
+            break
+        rig.loop.run_once(0)
+        asked.append(message_id)
+    assert len(asked) > outbox.FULL_BYTES // PAGE
+    client.sock.setblocking(True)
+    seen = []
+    for _ in asked:
+        rig.loop.run_once(0)
+        message = client.receive()
+        assert len(set(message.payload[16:])) == 1
+        seen.append(message.message_id)
+    assert seen == asked
+    assert client.region_read(0, 0, 4) == bytes([len(asked) & 0xFF]) * 4
+
+
+def test_a_descriptor_goes_with_the_reply_that_had_to_wait(rig: Rig, client: Client) -> None:
+    asked = proto.REGION_INFO.pack(64, 0, 3, 0, 0, 0)
+    count = 0
+    client.sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while count < 400:
+            client.post_raw(read(7, PAGE))
+            client.post_raw(proto.request(8, Command.DEVICE_GET_REGION_INFO, asked))
+            rig.loop.run_once(0)
+            count += 1
+    client.sock.setblocking(True)
+    for _ in range(count):
+        assert client.receive().fds == []
+        message = client.receive()
+        assert len(message.fds) == 1
+        with closing(*message.fds):
+            rig.step()
+
+
+# --- slices --------------------------------------------------------------------------------------------------------
+
+
+def test_a_flood_is_served_in_slices(rig: Rig, client: Client, neighbour: Rig) -> None:
+    """400 writes of 1 ms: the neighbour's read comes between them, and they all come, in order."""
+    rig.device.on_write = lambda *access: time.sleep(0.001)
+    other = neighbour.connect()
+    other.negotiate()
+    client.post_raw(b"".join(posted(8 * i, i.to_bytes(8, "little")) for i in range(400)) + read(9, 3200))
+    rig.loop.run_once(0)
+    other.post_raw(read(5))
+    rig.loop.run_once(0)
+    assert len(rig.device.writes) < 10
+    assert other.receive().message_id == 5
+    begin = time.monotonic()
+    while len(rig.device.writes) < 400 and time.monotonic() - begin < 10:
+        rig.loop.run_once(1)
+    rig.loop.run_once(1)
+    assert client.receive().payload[16:] == b"".join(i.to_bytes(8, "little") for i in range(400))
+    assert rig.loop_is_idle()
+
+
+def test_refused_commands_are_served_in_slices(rig: Rig, client: Client) -> None:
+    """Each refusal costs a line of log or a count, and a reply."""
+    bad = proto.request(3, Command.REGION_READ, ACCESS(1 << 40, 0, 4))
+    client.post_raw(bad * 1500)
+    begin = time.monotonic()
+    rig.loop.run_once(0)
+    assert time.monotonic() - begin < 10 * connection.SLICE_S
+    for _ in range(1500):
+        rig.loop.run_once(0)
+        assert client.receive().errno == errno.EINVAL
+
+
+def test_a_client_that_leaves_between_two_slices(rig: Rig, client: Client) -> None:
+    rig.device.on_write = lambda *access: time.sleep(0.001)
+    client.post_raw(posted(0) * 20)
+    client.close()
+    begin = time.monotonic()
+    while rig.server.connected and time.monotonic() - begin < 5:
+        rig.loop.run_once(0.1)
+    assert len(rig.device.writes) == 20
+    rig.step()
+    assert rig.loop_is_idle()
+
+
+# --- DMA by message --------------------------------------------------------------------------------------------------
+
+
+def reading(rig: Rig, count: int) -> list[str]:
+    """Have the device read guest memory ``count`` times in each write; return the errors of that."""
+    errors: list[str] = []
+
+    def on_write(*access: object) -> None:
+        for _ in range(count):
+            try:
+                rig.server.dma.read(0, 4)
+            except DmaError as error:
+                errors.append(str(error))
+
+    rig.device.on_write = on_write
+    return errors
+
+
+def test_unanswered_messages_of_a_step_share_one_wait(rig: Rig, client: Client) -> None:
+    client.dma_map(0, PAGE)
+    errors = reading(rig, 100)
+    begin = time.monotonic()
+    client.region_write(0, 0, bytes(8), posted=True)
+    assert time.monotonic() - begin < 0.4
+    assert len(errors) == 100
+    assert "no reply in time" in errors[0]
+    assert all("long enough" in text for text in errors[1:])
+    assert rig.server.counters["dma_timeout"] == 1
+    assert client.receive().command == Command.DMA_READ
+    # nothing was sent for those that could not be waited for
+    assert client.is_quiet()
+
+
+def test_a_client_that_does_it_again_is_dropped_whoever_it_is(rig: Rig, client: Client) -> None:
+    """The time is the card's: a new connection does not get it anew."""
+    reading(rig, 1)
+    begin = time.monotonic()
+    for _ in range(20):
+        if not rig.server.connected:
+            client = rig.connect()
+            client.negotiate()
+        rig.server.dma.unmap_all()
+        rig.server.dma.map(0, PAGE, 0, 3, None)
+        client.region_write(0, 0, bytes(8), posted=True)
+    assert rig.server.counters["slow_dma_client"] >= 1
+    assert rig.server.counters["dma_refused"] > 10
+    assert time.monotonic() - begin < 2 * patience.ACCOUNT_S
+
+
+def test_a_slow_client_is_dropped_and_a_quick_one_is_not(rig: Rig, client: Client) -> None:
+    client.dma_map(0, PAGE)
+    errors = reading(rig, 1)
+    answer = proto.reply(0, Command.DMA_READ, proto.DMA_ACCESS.pack(0, 4) + b"1234")
+    for message_id in range(500):
+        client.post_raw(posted(0) + message_id.to_bytes(2, "little") + answer[2:])
+        rig.step()
+    assert errors == []
+    assert rig.server.connected
+
+
+def test_many_messages_in_one_step(rig: Rig, client: Client) -> None:
+    """Answers are not what may not come before an answer."""
+    client.dma_map(0, PAGE)
+    count = 3 * connection.MAX_AHEAD
+    answer = proto.DMA_ACCESS.pack(0, 4) + b"1234"
+    for message_id in range(count):
+        client.post_raw(proto.reply(message_id, Command.DMA_READ, answer))
+        assert rig.server.dma.read(0, 4) == b"1234"
+
+
+def test_what_comes_before_a_reply_is_bounded(rig: Rig, client: Client) -> None:
+    """A flood of writes, each of which reads guest memory: without a bound all of them would nest or pile up."""
+    client.dma_map(0, PAGE)
+    handled: list[int] = []
+    rig.device.on_write = lambda region, offset, data: handled.append(offset)
+    per_send = 1000
+    client.sock.setblocking(False)
+
+    def flood() -> None:
+        with contextlib.suppress(BlockingIOError):
+            client.sock.send(posted(0) * per_send)
+
+    poll, patched = connection.Connection._wait, 0
+
+    def wait(self: connection.Connection, timeout_s: float) -> bool:
+        nonlocal patched
+        patched += 1
+        flood()
+        return poll(self, timeout_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection.Connection, "_wait", wait)
+        with pytest.raises(DmaError, match="no reply among"):
+            rig.server.dma.read(0, 4)
+        with pytest.raises(DmaError, match="long enough"):
+            rig.server.dma.read(0, 4)
+    assert patched > 0
+    assert len(handled) == connection.MAX_AHEAD
+    begin = time.monotonic()
+    while len(handled) < per_send and time.monotonic() - begin < 5:
+        rig.loop.run_once(0.1)
+    # what had come meanwhile was kept, and comes after others had their turn
+    assert len(handled) >= per_send
+    assert rig.server.connected
+
+
+def test_what_came_behind_a_reply_is_handled_soon(rig: Rig, client: Client) -> None:
+    """DMA from a timer or a packet: no wake-up of the socket is left for what was read along."""
+    client.dma_map(0, PAGE)
+    answer = proto.reply(0, Command.DMA_READ, proto.DMA_ACCESS.pack(0, 4) + b"1234")
+    client.post_raw(posted(0) + answer + posted(8) + read(3))
+    assert rig.server.dma.read(0, 4) == b"1234"
+    assert [offset for _, offset, _ in rig.device.writes] == [0]
+    rig.loop.run_once(0)
+    assert [offset for _, offset, _ in rig.device.writes] == [0, 8]
+    assert client.receive().command == Command.DMA_READ
+    assert client.receive().message_id == 3
+
+
+# --- hanging up, and what is not in the book -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unread", [b"", posted(0), posted(0)[:9]])
+def test_who_comes_next_does_not_suffer_for_one_that_has_just_gone(rig: Rig, unread: bytes) -> None:
+    gone = rig.connect()
+    if unread:
+        gone.post_raw(unread)
+    gone.close()
+    client = rig.connect()
+    assert client.negotiate()
+    assert rig.server.counters["clients_refused"] == 0
+    assert rig.device.resets == ["lost_connection"]
+    assert client.region_read(0, 0, 4) == bytes(4)
+
+
+def test_a_client_that_only_stops_sending_is_still_there(rig: Rig, client: Client) -> None:
+    client.sock.shutdown(socket.SHUT_WR)
+    second = rig.connect()
+    assert rig.server.counters["clients_refused"] == 1
+    rig.step()
+    assert second.sock.recv(1) == b""
+
+
+def test_a_byte_out_of_band_ends_the_connection(rig: Rig, client: Client) -> None:
+    try:
+        client.sock.send(b"x", socket.MSG_OOB)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        pytest.skip("this kernel knows no bytes out of band on unix sockets")
+    rig.step()
+    assert not rig.server.connected
+    assert rig.server.counters["framing_error"] == 1
+    assert rig.loop_is_idle()
+
+
+def test_no_reply_means_no_reply_to_too_many_descriptors_either(rig: Rig, client: Client) -> None:
+    with closing(*eventfds(17)) as fds:
+        client.send_raw(proto.request(5, Command.DEVICE_SET_IRQS, bytes(20), no_reply=True), fds)
+    assert client.is_quiet()
+    assert rig.server.counters["refused"] == 1
+
+
+def test_no_reply_means_no_reply_to_an_unknown_type_either(rig: Rig, client: Client) -> None:
+    client.send_raw(header(5, Command.REGION_READ, 16, flags=proto.FLAGS_NO_REPLY | 3))
+    assert client.is_quiet()
+    assert rig.server.counters["refused"] == 1
+
+
+def test_no_reply_means_no_reply_to_a_bad_size_either(rig: Rig, client: Client) -> None:
+    client.send_raw(header(5, Command.REGION_READ, 8, flags=proto.FLAGS_NO_REPLY))
+    assert client.hung_up()
