@@ -17,6 +17,7 @@ from firmware.transport.port import pkeys_match, transmit
 from vhca.hw.effects import LinkControl
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
 from vhca.management.refusal import refusal
+from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire.mad import CLASS_PERF, CLASS_SUBN_DR, CLASS_SUBN_LID, METHOD_GET, METHOD_SET, QP1_QKEY
 from vhca.wire.packet import Packet
 
@@ -38,12 +39,16 @@ class Agents:
         # Port timers outlive a reset of the card.
         self.timers = TimerHeap()
         self._training = {number: self._training_timer(port) for number, port in self.ports.items()}
+        self._falling = {number: self._falling_timer(port) for number, port in self.ports.items()}
         hca.ports = self.ports
         hca.sma = self.smp_in
         hca.unattended = self.unattended
 
     def _training_timer(self, port: Port) -> Timer:
-        return Timer(lambda now_ns: self._trained(port))
+        return Timer(lambda now_ns: self._raise_link(port))
+
+    def _falling_timer(self, port: Port) -> Timer:
+        return Timer(lambda now_ns: self._bounce_link(port))
 
     def local_mad(self, port: Port, mad: bytes, ignore_mkey: bool) -> bytes | None:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
@@ -110,24 +115,39 @@ class Agents:
         """The host wants the link up or down."""
         if up != port.admin_up:
             port.admin_up = up
-            self._hca.out.append(LinkControl(port.number, up))
+            if up:
+                self._raise_link(port)
+            else:
+                self._hca.out.append(LinkControl(port.number, False))
 
     def reset(self, reason: str) -> None:
         """A reset of the card: links that the host had switched off come back.
 
         A reset under a running machine takes the link down and trains it again; the resets of a machine that starts do
-        so before anybody looks.
+        so before anybody looks. What a manager had disabled stays so over a function level reset only: that is one of
+        the function, not of the port.
         """
-        for port in self.ports.values():
+        for number, port in self.ports.items():
+            timers = (self._training[number], self._falling[number])
+            was_off = not port.admin_up or port.managed.disabled or any(timer.deadline_ns for timer in timers)
+            for timer in timers:
+                self.timers.cancel(timer)
+            port.admin_up = True
+            if reason != "flr":
+                port.managed.power_cycled()
             if reason in ("flr", "software"):
-                port.admin_up = True
-                self._hca.out.append(LinkControl(port.number, False))
-                self.timers.arm(self._training[port.number], self._hca.now_ns + LINK_TRAINING_NS)
-            else:
-                self.set_admin_state(port, True)
+                self._hca.out.append(LinkControl(number, False))
+                self.timers.arm(self._training[number], self._hca.now_ns + LINK_TRAINING_NS)
+            elif was_off:
+                self._bounce_link(port)
 
-    def _trained(self, port: Port) -> None:
-        if port.admin_up:
+    def _bounce_link(self, port: Port) -> None:
+        self._hca.out.append(LinkControl(port.number, False))
+        self._raise_link(port)
+
+    def _raise_link(self, port: Port) -> None:
+        """Switch the transmitter on, if host and manager want it and no reset keeps it off for a while."""
+        if port.admin_up and not port.managed.disabled and self._training[port.number].deadline_ns is None:
             self._hca.out.append(LinkControl(port.number, True))
 
     def set_capability_mask(self, port: Port, mask: int) -> None:
@@ -162,8 +182,12 @@ class Agents:
             counters.rcv_errors += packet.count
 
     def _refresh(self) -> None:
-        for port in self.ports.values():
+        for number, port in self.ports.items():
             port.refresh()
+            if port.managed.retrain:
+                # The answer to who ordered it leaves first.
+                port.managed.retrain = False
+                self.timers.arm(self._falling[number], self._hca.now_ns + LINK_CHANGE_NS)
 
     def _announce(self, events: list[PortEvent]) -> None:
         hca = self._hca

@@ -58,6 +58,8 @@ class Port:
         self.vl_arbitration_high = even
         self.cable_up = False
         self.disabled = False
+        # An order to the owner: take the link down, and let it train again unless the port is disabled.
+        self.retrain = False
         # MlnxExtPortInfo.LinkSpeedEnabled
         self.ext_speed_enabled = smp.SPEED_FDR10
         # Time of the first M_Key violation of a running lease, None if no lease runs.
@@ -142,21 +144,26 @@ class Port:
         self.cable_up = up
         return self._train() if up else self._fall()
 
-    def enable(self) -> list[PortEvent]:
-        """Poll for a partner again after :meth:`disable`."""
+    def poll(self) -> list[PortEvent]:
+        """Look for a partner, after :meth:`disable` or anew: the link goes down and trains again."""
         self.disabled = False
-        if self.info.port_state == smp.PORT_DOWN:
-            return self._train()
-        return []
+        return self.bounce()
 
     def disable(self) -> list[PortEvent]:
-        """Take the link down until :meth:`enable`."""
+        """Take the link down until :meth:`poll` or :meth:`power_cycled`."""
         self.disabled = True
-        return self._fall()
+        return self.bounce()
 
     def bounce(self) -> list[PortEvent]:
-        """Take the link down; it trains again at once if it may and there is a partner."""
-        return self._fall() + self._train()
+        """Take the link down; it trains again if it may and there is a partner."""
+        self.retrain = True
+        return self._fall()
+
+    def power_cycled(self) -> None:
+        """The card or its machine was reset: nothing is left of what a manager had disabled."""
+        if self.disabled:
+            self.disabled = False
+            self._fall()
 
     def move(self, state: int) -> list[PortEvent]:
         """Armed or Active, where the state machine allows it; the caller checked :meth:`may_move`."""

@@ -412,9 +412,7 @@ def _move_port(port: Port, wanted: PortInfo, events: list[PortEvent]) -> None:
     if physical in (smpwire.PHYS_SLEEP, smpwire.PHYS_DISABLED):
         events += port.disable()
     elif physical == smpwire.PHYS_POLLING:
-        events += port.enable()
-        if wanted.port_state == smpwire.PORT_DOWN:
-            events += port.bounce()
+        events += port.poll()
     elif wanted.port_state == smpwire.PORT_DOWN:
         events += port.bounce()
     elif wanted.port_state > smpwire.PORT_INIT and wanted.port_state != port.state:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.link import LinkEnd
 from vhca.management.performance import PortCounters
-from vhca.management.subnet import may_move
+from vhca.management.subnet import LINK_CHANGE_NS, may_move
 from vhca.wire import smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
 from vhca.wire.smp import PortInfo
@@ -36,6 +36,7 @@ class SwitchPort:
         self.counters = PortCounters()
         self.dropped: Counter[str] = Counter()
         self.disabled = False
+        self._falling = False
         # MlnxExtPortInfo.LinkSpeedEnabled
         self.ext_speed_enabled = smp.SPEED_FDR10
         # SL to VL by port of arrival; absent ones are the default.
@@ -113,15 +114,25 @@ class SwitchPort:
 
     def may_move(self, state: int) -> bool:
         """Tell whether a manager may set PortState to `state` now (7.2)."""
-        return may_move(self.state, state)
+        return may_move(self.info.port_state, state)
 
-    def set_disabled(self, disabled: bool) -> None:
-        """Disabled ports keep their link down until they poll again."""
+    def retrain(self, disabled: bool) -> None:
+        """Take the link down, once the answer to who ordered it is out; it trains again unless it is `disabled`.
+
+        PortInfo shows the change at once, packets feel it when the link falls.
+        """
         self.disabled = disabled
+        self.info.port_state = smp.PORT_DOWN
+        self.info.port_physical_state = smp.PHYS_DISABLED if disabled else smp.PHYS_POLLING
+        if self.end is not None and not self._falling:
+            self._falling = True
+            self.end.link.call_later(LINK_CHANGE_NS, self._fall)
+
+    def _fall(self) -> None:
+        self._falling = False
         if self.end is not None:
-            self.end.set_enabled(not disabled)
-        if disabled:
-            self.info.port_physical_state = smp.PHYS_DISABLED
+            self.end.set_enabled(False)
+            self.end.set_enabled(not self.disabled)
 
     def set_mtu(self, code: int) -> None:
         """NeighborMTU, by code."""

@@ -291,11 +291,10 @@ def _apply(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> None:
     info.vl_stall_count = wanted.vl_stall_count
     physical = wanted.port_physical_state
     if physical in (smpwire.PHYS_SLEEP, smpwire.PHYS_DISABLED):
-        port.set_disabled(True)
-    elif physical == smpwire.PHYS_POLLING and port.disabled:
-        port.set_disabled(False)
+        port.retrain(disabled=True)
+    elif physical == smpwire.PHYS_POLLING:
+        port.retrain(disabled=False)
     elif wanted.port_state == smpwire.PORT_DOWN:
-        if port.end is not None:
-            port.end.bounce()
+        port.retrain(port.disabled)
     elif wanted.port_state >= smpwire.PORT_ARMED and wanted.port_state != port.state:
         port.move(wanted.port_state)

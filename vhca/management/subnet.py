@@ -7,6 +7,9 @@ from vhca.wire import smp as smpwire
 from vhca.wire.smp import MlnxExtPortInfo, PortInfo
 
 SMP_CLASSES: Final = (madwire.CLASS_SUBN_LID, madwire.CLASS_SUBN_DR)
+# How long after an order the link of a port goes down: the answer to who gave it is on its way by then.
+LINK_CHANGE_NS: Final = 10_000_000
+
 _SM_INFO: Final = smpwire.SM_INFO.to_bytes(2, "big")
 _UNANSWERED: Final = (madwire.METHOD_SEND, madwire.METHOD_TRAP, madwire.METHOD_TRAP_REPRESS)
 

@@ -8,6 +8,7 @@ from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
 from vhca.fabric.fabric import Fabric
 from vhca.hw.hardware import BoardInfo
+from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.sim.clock import VirtualClock
 from vhca.wire import mad as madwire
 from vhca.wire.mad import SaMad
@@ -71,6 +72,18 @@ class Card:
         self.events += events
         if reply is not None:
             self.port.send(packets.reply_packet(packet, reply, self.lid))
+        self.steer()
+
+    def steer(self) -> None:
+        """Do with the cable what a manager has ordered."""
+        port = self.sma.port(1)
+        if port.retrain:
+            port.retrain = False
+            self.port.link.call_later(LINK_CHANGE_NS, self._bounce)
+
+    def _bounce(self) -> None:
+        self.port.set_enabled(False)
+        self.port.set_enabled(not self.sma.port(1).disabled)
 
     def data(self, dlid: int, payload: bytes = b"data", **fields: int) -> Packet:
         packet = Packet(dlid, self.lid, UD, SEND, 0x100, 1, payload, mtu=256, src_qp=0x200)

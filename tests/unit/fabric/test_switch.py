@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,8 @@ class Plug:
     """Whatever hangs on a switch port in these tests."""
 
     def __init__(self, turns: Turns, port: SwitchPort) -> None:
-        self.link = Link(turns.call_soon, lambda delay, fn: None, "plug", str(port.number))
+        self.later: list[Callable[[], None]] = []
+        self.link = Link(turns.call_soon, lambda delay, fn: self.later.append(fn), "plug", str(port.number))
         self.inbox: list[Packet] = []
         self.changes: list[bool] = []
         self.full = False
@@ -200,18 +202,38 @@ def test_port_info_moves_the_port_and_disables_it() -> None:
     def set_port(**fields: int) -> Smp:
         return bench.smp(1, 2, smp.PORT_INFO, 2, port_info(**fields).to_bytes())
 
+    def fall() -> None:
+        (change,) = bench.plugs[1].later
+        bench.plugs[1].later.clear()
+        change()
+        bench.turns.run()
+
+    port = bench.switch.ports[2]
     assert set_port(port_state=smp.PORT_DOWN).status == 0x8000
+    assert set_port(port_state=smp.PORT_DOWN).status == 0x8000, "twice is once"
+    fall()
     assert bench.plugs[1].changes == [True, False, True]
-    assert bench.switch.ports[2].state == smp.PORT_INIT
+    assert port.state == smp.PORT_INIT
     assert set_port(port_state=smp.PORT_ACTIVE).status == 0x801C
     assert set_port(port_state=smp.PORT_ARMED, neighbor_mtu=3).status == 0x8000
-    assert bench.switch.ports[2].mtu_bytes == 1024
-    set_port(port_physical_state=smp.PHYS_DISABLED)
+    assert port.mtu_bytes == 1024
+    assert set_port(port_physical_state=smp.PHYS_POLLING).status == 0x8000, "a link that is up trains again"
+    fall()
+    assert bench.plugs[1].changes[-2:] == [False, True]
+    answer = smp.PortInfo.from_bytes(set_port(port_physical_state=smp.PHYS_DISABLED).data)
+    assert (answer.port_state, answer.port_physical_state) == (smp.PORT_DOWN, smp.PHYS_DISABLED)
+    assert set_port(port_state=smp.PORT_ARMED).status == 0x801C
+    fall()
     assert bench.plugs[1].changes[-1] is False
-    assert bench.switch.ports[2].info.port_physical_state == smp.PHYS_DISABLED
+    assert (port.state, port.info.port_physical_state) == (smp.PORT_DOWN, smp.PHYS_DISABLED)
     assert bench.send(1, madpackets.smp_packet(_two_hops(2), 0xFFFF, 0xFFFF)) == []
+    assert set_port(port_state=smp.PORT_DOWN).status == 0x8000
+    fall()
+    assert port.info.port_physical_state == smp.PHYS_DISABLED, "down does not enable"
     set_port(port_physical_state=smp.PHYS_POLLING)
+    fall()
     assert bench.plugs[1].changes[-1] is True
+    assert port.state == smp.PORT_INIT
 
 
 def test_port_info_knows_extended_speeds_and_settings_that_it_has() -> None:

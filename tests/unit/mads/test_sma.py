@@ -151,10 +151,47 @@ def test_only_legal_transitions() -> None:
     assert card.port(1).lid == 0, "a refused Set changes nothing"
     assert set_port(card, port_state=w.PORT_ARMED) == (0, [EVENT_LID])
     assert set_port(card, port_state=w.PORT_ARMED) == (0, [])
-    assert set_port(card, port_state=w.PORT_DOWN) == (0, [EVENT_DOWN, EVENT_INITIALIZED])
+    assert set_port(card, port_state=w.PORT_DOWN) == (0, [EVENT_DOWN])
+    assert retrained(card) == [EVENT_INITIALIZED]
+    assert set_port(card, port_state=w.PORT_ARMED) == (0, [])
     assert set_port(card, port_physical_state=w.PHYS_DISABLED) == (0, [EVENT_DOWN])
+    assert card.port(1).info.port_physical_state == w.PHYS_DISABLED
+    assert retrained(card) == []
     assert set_port(card, port_state=w.PORT_ARMED)[0] == INVALID
-    assert set_port(card, port_physical_state=w.PHYS_POLLING) == (0, [EVENT_INITIALIZED])
+    assert set_port(card, port_physical_state=w.PHYS_POLLING) == (0, [])
+    assert card.port(1).info.port_physical_state == w.PHYS_POLLING
+    assert retrained(card) == [EVENT_INITIALIZED]
+
+
+def retrained(card: Sma) -> list[int]:
+    """Do with the cable what the port's owner does when a manager orders it; gives the events."""
+    port = card.port(1)
+    assert port.retrain
+    port.retrain = False
+    events = card.link_up(1, False)
+    if not port.disabled:
+        events += card.link_up(1, True)
+    return [event.subtype for event in events]
+
+
+def test_polling_takes_a_link_that_is_up_down_and_trains_it_anew() -> None:
+    card = agent()
+    set_port(card, port_state=w.PORT_ARMED)
+    set_port(card, port_state=w.PORT_ACTIVE)
+    assert set_port(card, port_physical_state=w.PHYS_POLLING) == (0, [EVENT_DOWN])
+    assert (card.port(1).state, card.port(1).info.port_physical_state) == (w.PORT_DOWN, w.PHYS_POLLING)
+    assert retrained(card) == [EVENT_INITIALIZED]
+    assert set_port(card, port_state=w.PORT_NOP) == (0, [])
+    assert not card.port(1).retrain
+
+
+def test_a_power_cycle_forgets_that_a_port_was_disabled() -> None:
+    card = agent()
+    set_port(card, port_physical_state=w.PHYS_DISABLED)
+    retrained(card)
+    card.port(1).power_cycled()
+    assert card.port(1).info.port_physical_state == w.PHYS_POLLING
+    assert [event.subtype for event in card.link_up(1, True)] == [EVENT_INITIALIZED]
 
 
 @pytest.mark.parametrize(
