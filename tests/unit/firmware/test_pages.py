@@ -35,7 +35,9 @@ def test_contiguous_is_what_a_look_at_each_page_says(count: int, log_page: int, 
     pages = [(head << log_page) + (at << log_page) for at in range(count)]
     if wrong < count:
         pages[wrong] = (pages[wrong] + (by << 12)) % (1 << 64)
-    follow = all(pages[at + 1] - pages[at] == 1 << log_page for at in range(count - 1))
+    # A list whose pages end behind the last address is followed page by page.
+    follow = pages[0] + (count << log_page) <= 1 << 64
+    follow = follow and all(pages[at + 1] - pages[at] == 1 << log_page for at in range(count - 1))
     assert contiguous(packed(pages), log_page) is follow
     # Low bits are no address, but they say what is there if that is asked.
     assert contiguous(packed(page | 3 for page in pages), log_page, present=True) is follow

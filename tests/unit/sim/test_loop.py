@@ -9,7 +9,7 @@ import time
 import pytest
 
 from vhca.sim.clock import VirtualClock
-from vhca.sim.loop import PATIENCE, Loop, LoopEnded
+from vhca.sim.loop import PATIENCE, SLICE_NS, Loop, LoopEnded
 
 
 class Alarm:
@@ -250,3 +250,36 @@ def test_a_loop_that_hangs_is_left_behind() -> None:
     os.close(writer)
     assert loop.stop()
     os.close(reader)
+
+
+def test_work_without_end_lets_sockets_and_timers_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    loop, alarm = Loop(clock), Alarm(1)
+    loop.add_timer_source(alarm)
+    looked = 0
+
+    def now_ns() -> int:
+        nonlocal looked
+        looked += SLICE_NS // 10
+        return looked
+
+    monkeypatch.setattr("vhca.sim.loop.time.monotonic_ns", now_ns)
+    reader, writer = os.pipe()
+    seen: list[str] = []
+    loop.add_reader(reader, lambda: seen.append(os.read(reader, 1).decode()))
+    os.write(writer, b"a")
+
+    def work() -> None:
+        seen.append("work")
+        clock.advance(1)
+        loop.call_soon(work)
+
+    loop.call_soon(work)
+    loop.run_once()
+    assert seen == ["work"] * 10 + ["a"]
+    loop.run_once()
+    assert alarm.ran
+    loop.remove_reader(reader)
+    os.close(reader)
+    os.close(writer)
+    loop.close()
