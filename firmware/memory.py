@@ -5,15 +5,11 @@ bounds, and :func:`translate`, which merges neighbouring pages, so that a large 
 operation. A length of 0 needs no key (volume 1, 10.6.7.2). All failures raise :class:`AccessError`.
 """
 
-import sys
-from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, compress, islice
-from operator import itemgetter
-from struct import Struct, iter_unpack
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
+from firmware.entries import EntryError, walk_klms, walk_ksms
 from firmware.objects import (
     ANY_QPN,
     LOCAL_READ,
@@ -23,13 +19,11 @@ from firmware.objects import (
     MODE_MEMIC,
     MODE_MTT,
     MODE_PA,
-    REPEAT_BLOCK,
     Mkey,
 )
 from firmware.pages import contiguous, page_at, pages_of
 from vhca.hw.effects import DeviceWrite, DmaWrite
 from vhca.hw.memory import DmaError
-from vhca.wire.connectx.mkey import Ksm
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -47,16 +41,12 @@ MAX_DEPTH: Final = 4
 FEW_PIECES: Final = 1024
 SMALL_PIECE_BYTES: Final = 8
 # How many pieces the engines take in one step where they can take less than a whole message, and what each of them
-# counts in a step's budget of bytes: finding a key and reading a few bytes takes as long as copying a kilobyte.
+# counts in a step's budget of bytes: looking a key up and reading a few bytes takes longer than copying a page.
 STEP_PIECES: Final = 256
-PIECE_COST_BYTES: Final = 1024
+PIECE_COST_BYTES: Final = 4096
 UNLIMITED: Final = 1 << 30
 # Entries of a page list that one access looks at, on its way, to find out whether the whole region is contiguous.
 SURVEY_ENTRIES: Final = 1024
-# The least entity of a KSM list, as a card has it that announces no log_min_mkey_entity_size.
-MIN_LOG_ENTITY: Final = 12
-KLM_BYTES: Final = 16
-KSM_BYTES: Final = 16
 _END: Final = 1 << 64
 # The last byte of a page entry made 1 where the access is possible (bit 0 read, bit 1 write).
 _MAY: Final = {
@@ -65,9 +55,6 @@ _MAY: Final = {
 }
 # Segments from here on are not on the bus but in the card's own memory, by offset in BAR0.
 DEVICE_SPACE: Final = 1 << 64
-
-_ksm = Ksm.unpacker("key", "va")
-_klm = Struct(">IIQ")
 
 BusSegment = tuple[int, int]
 """Bus address (or, from `DEVICE_SPACE` on, offset in BAR0) and length in bytes."""
@@ -165,15 +152,18 @@ def _walk(
     """Append the segments of an indirect key's range; Crowded as soon as there are more than `most`."""
     if depth >= MAX_DEPTH:
         raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
-    walk = _walk_klms if mkey.mode == MODE_KLM else _walk_ksms
-    for key, inner_va, size in walk(mkey, va, length):
-        inner = find_key(hca, mkey.pd, mkey.qpn, key, inner_va, size, right)
-        if inner.mode in (MODE_KLM, MODE_KSM):
-            _walk(hca, inner, inner_va, size, right, out, most, depth + 1)
-        else:
-            out += _plain(inner, inner_va, size, right)
-        if len(out) > most:
-            raise Crowded(sum(size for _, size in islice(out, max(most, 0))))
+    walk = walk_klms if mkey.mode == MODE_KLM else walk_ksms
+    try:
+        for key, inner_va, size in walk(mkey, va, length):
+            inner = find_key(hca, mkey.pd, mkey.qpn, key, inner_va, size, right)
+            if inner.mode in (MODE_KLM, MODE_KSM):
+                _walk(hca, inner, inner_va, size, right, out, most, depth + 1)
+            else:
+                out += _plain(inner, inner_va, size, right)
+            if len(out) > most:
+                raise Crowded(sum(size for _, size in islice(out, max(most, 0))))
+    except EntryError as error:
+        raise AccessError(PROTECTION, str(error)) from None
 
 
 def direct(mkey: Mkey, va: int) -> int:
@@ -250,101 +240,9 @@ def _translate_pages(mkey: Mkey, va: int, length: int, right: int) -> list[BusSe
     return out
 
 
-class _Plan(NamedTuple):
-    """A KLM list as it is walked: packed entries without empty ones, where each ends in a round, bytes and rounds.
-
-    A plain list is a strided one of a single round. Of a strided one, the first word of an entry is stride and bytes.
-    """
-
-    ends: "array[int]"
-    entries: bytes
-    round_bytes: int
-    rounds: int
-    strided: bool
-
-
-def klm_sizes(klms: bytes) -> "array[int]":
-    """The first word of each entry of a packed list: its bytes."""
-    words = array("I", klms)
-    if sys.byteorder == "little":
-        words.byteswap()
-    return words[::4]
-
-
-def _plan(mkey: Mkey) -> _Plan:
-    """The list of a KLM key, looked through once after each change."""
-    plan = mkey.plan
-    if isinstance(plan, _Plan):
-        return plan
-    klms = mkey.klms
-    head = _klm.unpack_from(klms) if klms else (0, 0, 0)
-    strided = head[1] == REPEAT_BLOCK
-    rounds = 1
-    if strided:
-        rounds = head[2] >> 32
-        klms = klms[KLM_BYTES : KLM_BYTES + KLM_BYTES * (head[2] & 0xFFFF)]
-    sizes: Sequence[int] = klm_sizes(klms)
-    if strided:
-        sizes = array("I", [size & 0xFFFF for size in sizes])
-    if 0 in sizes:
-        klms = b"".join(compress(map(itemgetter(0), iter_unpack("16s", klms)), sizes))
-        sizes = list(filter(None, sizes))
-    ends = array("Q", accumulate(sizes))
-    if strided and (not ends or ends[-1] != head[0]):
-        raise AccessError(PROTECTION, "key: its repeat block does not fit its columns")
-    plan = mkey.plan = _Plan(ends, klms, ends[-1] if ends else 0, rounds, strided)
-    return plan
-
-
 def _most_pieces(length: int) -> int:
     """How often an access of so many bytes may be cut; more is work out of proportion to its bytes."""
     return FEW_PIECES + length // SMALL_PIECE_BYTES
-
-
-def _walk_klms(mkey: Mkey, va: int, length: int) -> Iterator[tuple[int, int, int]]:
-    """Pieces (key, address, bytes) of a concatenated list, or of a strided one: a stride further on each round."""
-    ends, entries, round_bytes, rounds, strided = _plan(mkey)
-    if not ends or va < mkey.start:
-        raise AccessError(PROTECTION, "key: its entries end before the range does")
-    number, offset = divmod(va - mkey.start, round_bytes)
-    index = bisect_right(ends, offset)
-    if index:
-        offset -= ends[index - 1]
-    while number < rounds:
-        for at in range(index * KLM_BYTES, len(entries), KLM_BYTES):
-            size, key, addr = _klm.unpack_from(entries, at)
-            if strided:
-                addr += (size >> 16) * number
-                size &= 0xFFFF
-            part = min(size - offset, length)
-            yield key, addr + offset, part
-            length -= part
-            if not length:
-                return
-            offset = 0
-        index = 0
-        number += 1
-    raise AccessError(PROTECTION, "key: its entries end before the range does")
-
-
-def _walk_ksms(mkey: Mkey, va: int, length: int) -> Iterator[tuple[int, int, int]]:
-    """Pieces (key, address, bytes) of a list of entries of one size, a power of two, counted from the key's start."""
-    log_size = mkey.log_page_size
-    if log_size < MIN_LOG_ENTITY:
-        raise AccessError(PROTECTION, "key: its entities are smaller than 4 KiB")
-    entity_bytes = 1 << log_size
-    into = va - mkey.start
-    index = into >> log_size
-    offset = into & (entity_bytes - 1)
-    while length:
-        if not 0 <= index < len(mkey.ksms) // KSM_BYTES:
-            raise AccessError(PROTECTION, "key: it has no entry for this range")
-        key, addr = _ksm(mkey.ksms, index << 4)
-        part = min(entity_bytes - offset, length)
-        yield key, addr + offset, part
-        length -= part
-        index += 1
-        offset = 0
 
 
 def read_segments(hca: "Hca", segments: Sequence[BusSegment]) -> bytes:

@@ -20,6 +20,8 @@ REPLY: Final = 2
 """Responder: answers that wait."""
 FLUSH: Final = 4
 """Queues in error: completions for what is posted."""
+STORE: Final = 8
+"""Packets that wait behind a burst which is stored in parts."""
 
 
 class Turns:

@@ -4,8 +4,8 @@ from firmware.commands.memic import covering
 from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find
 from firmware.commands.umem import hold_umems, release_umems
+from firmware.entries import KLM_BYTES, MIN_LOG_ENTITY
 from firmware.hca import Hca
-from firmware.memory import KLM_BYTES, MIN_LOG_ENTITY
 from firmware.objects import (
     LOCAL_READ,
     LOCAL_WRITE,

@@ -85,7 +85,7 @@ def umem_buffer(hca: Hca, umem_id: int, offset: int, size_bytes: int, uid: int) 
         refuse(Status.BAD_PARAM, "umem: the queue does not fit behind this offset")
     if (offset + umem.offset) % 64:
         refuse(Status.BAD_PARAM, "umem: a queue starts at a multiple of 64 bytes")
-    # Its own pages alone: the object, which may be large, can go before the queue does.
+    # A copy of its own pages alone: looking at them costs what the queue is, not what the object is.
     first, into = divmod(offset + umem.offset, 1 << umem.log_page_bytes)
     count = QueueBuffer.pages_needed(umem.log_page_bytes, into, size_bytes)
     pages = umem.pages[first * ENTRY_BYTES : (first + count) * ENTRY_BYTES]

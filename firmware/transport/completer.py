@@ -6,8 +6,8 @@ was ever sent is a ghost and is dropped (volume 1, 9.7.5.1.1).
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import AccessError, PageFault, check_scatter, scatter
-from firmware.transport import completion, paging, retry
+from firmware.memory import STEP_PIECES, UNLIMITED, AccessError, Crowded, PageFault, check_scatter, scatter
+from firmware.transport import backlog, completion, paging, retry
 from firmware.transport.psn import extend
 from firmware.transport.qp import RTS, Qp, Requester
 from firmware.transport.retire import fail_head, retire
@@ -182,7 +182,11 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
             check_scatter(hca, qp, wqe.sges, size)
             wqe.answer = bytes(packet.payload)
         else:
-            scatter(hca, qp, wqe.sges, offset, packet.payload)
+            most = STEP_PIECES if packet.count > 1 else UNLIMITED
+            scatter(hca, qp, wqe.sges, offset, packet.payload, most=most)
+    except Crowded as crowded:
+        response(hca, qp, backlog.first_part(hca, qp, packet, crowded.covered))
+        return
     except PageFault as fault:
         paging.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0, again=True)
         return

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.transport import completer, responder, unreliable
+from firmware.transport import backlog, completer, responder, unreliable
 from firmware.transport.port import FULL_MEMBER, Port, gid_at, gids_match, is_own_lid, pkey_at, pkeys_match
 from firmware.transport.qp import ERR, INIT, ST_DCI, ST_UC, ST_XRC, Path, Qp
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Grh, Packet
@@ -32,6 +32,20 @@ def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
         hca.count["rx_drop_gid"] += 1
         return
     hca.count["rx_packets"] += packet.count
+    if qp.backlog:
+        backlog.add(hca, qp, packet)
+    else:
+        _dispatch(hca, qp, packet)
+
+
+def store_on(hca: "Hca", qp: Qp) -> None:
+    """Go on with what waits behind a burst that is stored in parts."""
+    packet = backlog.take(hca, qp)
+    if packet is not None:
+        _dispatch(hca, qp, packet)
+
+
+def _dispatch(hca: "Hca", qp: Qp, packet: Packet) -> None:
     if packet.op in _RESPONSES:
         completer.response(hca, qp, packet)
     elif qp.service == ST_UC:

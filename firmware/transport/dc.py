@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from firmware import paging
 from firmware.objects import Dct
 from firmware.queues import post_event
-from firmware.transport import completion, responder
+from firmware.transport import backlog, completion, responder
 from firmware.transport.port import Port, gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
 from firmware.transport.replies import NAK_REMOTE_ACCESS, acknowledgement
@@ -99,7 +99,10 @@ def receive(hca: "Hca", port: Port, port_number: int, packet: Packet) -> None:
         hca.count["rx_drop_qp_state"] += 1
         return
     hca.count["rx_packets"] += packet.count
-    responder.request(hca, connection, packet)
+    if connection.backlog:
+        backlog.add(hca, connection, packet)
+    else:
+        responder.request(hca, connection, packet)
 
 
 def _connection(hca: "Hca", target: Dct, packet: Packet) -> Qp | None:
@@ -170,6 +173,7 @@ def _close(hca: "Hca", connection: Qp) -> None:
     connection.state = ERR
     paging.abandon(connection.page_requests)
     connection.turns = 0
+    connection.backlog = None
     connection.responder.replies.clear()
     completion.flush_receive_queue(hca, connection)
 

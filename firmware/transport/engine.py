@@ -63,6 +63,8 @@ def turn(hca: "Hca") -> None:
         _send(hca, qp)
     elif work == turns.REPLY:
         replies.pump(hca, qp)
+    elif work == turns.STORE:
+        connected.store_on(hca, qp)
     else:
         flush(hca, qp)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from firmware.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq
+from firmware.transport.segment import BURST_BYTES
 from vhca.wire.connectx.qpc import Qpc
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Requester:
     rnr_waiting: bool = False
     rewound_at: int = -1
     unasked: int = 0
+    # The longest burst of the message at hand: less than usual if its memory is in many pieces.
+    burst_bytes: int = BURST_BYTES
     last_sent: "Packet | None" = None
     # What every packet of the step under way has in common: source LID, P_Key, way out.
     slid: int = 0
@@ -128,6 +131,8 @@ class ReadJob:
     msn: int
     again: bool = False
     offset: int = 0
+    # As of a requester.
+    burst_bytes: int = BURST_BYTES
 
 
 @dataclass(slots=True, eq=False)
@@ -211,6 +216,8 @@ class Qp(HcaObject):
     path: Path | None = None
     requester: Requester = field(default_factory=Requester)
     responder: Responder = field(default_factory=Responder)
+    # Packets that wait behind a burst which is stored in parts (:mod:`firmware.transport.backlog`).
+    backlog: "deque[Packet] | None" = None
     # Requests for missing pages that this queue pair waits for.
     page_requests: list[PageRequest] = field(default_factory=list)
     # The kinds of work for which it stands in the card's line (:mod:`firmware.turns`).

@@ -6,13 +6,23 @@ connection.
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import BUS, AccessError, PageFault, remote_check, remote_read
+from firmware.memory import (
+    BUS,
+    PIECE_COST_BYTES,
+    STEP_PIECES,
+    UNLIMITED,
+    AccessError,
+    Crowded,
+    PageFault,
+    remote_check,
+    remote_read,
+)
 from firmware.objects import REMOTE_READ
 from firmware.transport import completion, paging
 from firmware.transport.port import grh_of, pkey_at, transmit
 from firmware.transport.psn import PSN_MASK
 from firmware.transport.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
-from firmware.transport.segment import BURST_BYTES, packet_count
+from firmware.transport.segment import packet_count
 from firmware.transport.state import enter_error
 from firmware.turns import REPLY
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, DC, RC, READ_REQUEST, READ_RESPONSE, XRC, Packet
@@ -173,16 +183,22 @@ def pump(hca: "Hca", qp: Qp) -> None:
 def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> int:
     """Send the next responses of a READ; bytes for the budget, or -1 if its memory has gone."""
     offset = job.offset
-    size = min(job.length - offset, BURST_BYTES)
+    size = min(job.length - offset, job.burst_bytes)
     log_mtu = responder.mtu.bit_length() - 1
     psn = job.psn + (offset >> log_mtu)
     payload = b""
+    pieces = hca.pieces
     if size:
         try:
             rkey, domain = job.resource.rkey, job.resource.domain
             mkey = remote_check(hca, qp, rkey, job.va + offset, size, REMOTE_READ, domain)
             assert mkey is not None
-            payload = remote_read(hca, mkey, job.va + offset, size)
+            # A packet is never cut: it takes as many pieces as it takes.
+            most = STEP_PIECES if size > responder.mtu else UNLIMITED
+            payload = remote_read(hca, mkey, job.va + offset, size, most)
+        except Crowded as crowded:
+            job.burst_bytes = max(crowded.covered >> log_mtu, 1) << log_mtu
+            return (hca.pieces - pieces) * PIECE_COST_BYTES
         except AccessError as error:
             nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
             reason = str(error)
@@ -207,7 +223,7 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
     hca.count["tx_packets"] += count
     hca.count["tx_bytes"] += size
     transmit(hca, qp.port, packet)
-    return size + 256
+    return size + 256 + (hca.pieces - pieces) * PIECE_COST_BYTES
 
 
 def _read_failed(hca: "Hca", qp: Qp, nak: Packet, reason: str) -> None:

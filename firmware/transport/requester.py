@@ -7,7 +7,16 @@ in order (volume 1, 10.8.5). A step is bounded: what is left goes on in a step o
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import AccessError, PageFault, gather, gather_pieces
+from firmware.memory import (
+    PIECE_COST_BYTES,
+    STEP_PIECES,
+    UNLIMITED,
+    AccessError,
+    Crowded,
+    PageFault,
+    gather,
+    gather_pieces,
+)
 from firmware.queues import SendQueue
 from firmware.timers import Timer
 from firmware.transport import completion, dc, paging, umr
@@ -235,6 +244,7 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     op = wqe.op
     size = wqe.length - offset
     end = True
+    pieces = hca.pieces
     if op >= READ_REQUEST:
         payload = b""
         count = 1
@@ -242,9 +252,9 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         requester.send_psn = wqe.end
         requester.reads += 1
     else:
-        if size > BURST_BYTES:
+        if size > requester.burst_bytes:
             end = False
-            size = BURST_BYTES
+            size = requester.burst_bytes
             count = size >> requester.log_mtu
         else:
             count = wqe.end - psn
@@ -252,11 +262,16 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         if inline is not None:
             payload = inline if not offset and end else inline[offset : offset + size]
         elif size:
+            # A packet is never cut: it takes as many pieces as it takes.
+            most = STEP_PIECES if count > 1 else UNLIMITED
             try:
                 if wqe.pieces is None:
-                    payload = gather(hca, qp, wqe.sges, offset, size)
+                    payload = gather(hca, qp, wqe.sges, offset, size, most)
                 else:
-                    payload = gather_pieces(hca, qp, wqe.pieces, offset, size)
+                    payload = gather_pieces(hca, qp, wqe.pieces, offset, size, most)
+            except Crowded as crowded:
+                requester.burst_bytes = max(crowded.covered >> requester.log_mtu, 1) << requester.log_mtu
+                return (hca.pieces - pieces) * PIECE_COST_BYTES
             except PageFault as fault:
                 paging.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0)
                 return -1
@@ -265,8 +280,10 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
                 return -1
         else:
             payload = b""
-        cost = size + 256
+        cost = size + 256 + (hca.pieces - pieces) * PIECE_COST_BYTES
         requester.send_psn = psn + count
+        if end:
+            requester.burst_bytes = BURST_BYTES
     packet = Packet(
         path.dlid,
         requester.slid,

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from firmware.memory import (
     BUS,
+    STEP_PIECES,
     TOO_SHORT,
+    UNLIMITED,
     AccessError,
+    Crowded,
     PageFault,
     check_scatter,
     remote_check,
@@ -19,7 +22,7 @@ from firmware.memory import (
 )
 from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
 from firmware.queues import RecvWqe, take_receive, take_shared_receive
-from firmware.transport import completion, paging
+from firmware.transport import backlog, completion, paging
 from firmware.transport.psn import HALF, PSN_MASK
 from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.transport.replies import (
@@ -104,6 +107,8 @@ def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
             raise RequestError(NAK_INVALID_REQUEST, "this operation is not a request")
     except RequestError as error:
         _refuse(hca, qp, error)
+    except Crowded as crowded:
+        request(hca, qp, backlog.first_part(hca, qp, packet, crowded.covered))
     except PageFault as fault:
         _not_present(hca, qp, responder, packet, fault)
     except AccessError as error:
@@ -206,7 +211,7 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             # The key may have been destroyed, invalidated or registered anew since the message began.
             mkey = remote_check(hca, qp, responder.rkey, va + offset, size, REMOTE_WRITE, responder.domain)
         assert mkey is not None
-        remote_write(hca, mkey, va + offset, payload)
+        remote_write(hca, mkey, va + offset, payload, STEP_PIECES if packet.count > 1 else UNLIMITED)
     hca.count["rx_bytes"] += size
     responder.epsn = (packet.psn + packet.count) & PSN_MASK
     if not end:
@@ -256,8 +261,8 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             check_scatter(hca, qp, recv.segments, size, pd)
             inline = bytes(payload)
         else:
-            scatter(hca, qp, recv.segments, offset, payload, pd)
-    except PageFault:
+            scatter(hca, qp, recv.segments, offset, payload, pd, STEP_PIECES if packet.count > 1 else UNLIMITED)
+    except (PageFault, Crowded):
         raise
     except AccessError as error:
         if error.kind == TOO_SHORT:

@@ -379,6 +379,7 @@ def _stop(hca: "Hca", qp: Qp) -> None:
     requester.ack_timer = requester.rnr_timer = None
     paging.abandon(qp.page_requests)
     qp.turns = 0
+    qp.backlog = None
     for place in [place for place, special in hca.special_qps.items() if special is qp]:
         del hca.special_qps[place]
     hca.flushing.pop(qp.handle, None)
@@ -395,6 +396,7 @@ def enter_error(hca: "Hca", qp: Qp, why: str) -> None:
         if timer is not None:
             hca.timers.cancel(timer)
     qp.turns = 0
+    qp.backlog = None
     change(hca, qp, ERR, why)
     if first:
         qp.responder.replies.clear()

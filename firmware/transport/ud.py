@@ -7,7 +7,7 @@ the GRH, whether there is one or not (11.4.1.2).
 
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import TOO_SHORT, AccessError, PageFault, gather, gather_pieces, scatter
+from firmware.memory import STEP_PIECES, TOO_SHORT, AccessError, PageFault, gather, gather_pieces, scatter
 from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
 from firmware.transport import completion, paging
@@ -55,9 +55,12 @@ def run(hca: "Hca", qp: Qp) -> None:
         return
     try:
         waiting = sq.refresh(hca.memory)
+        most = hca.pieces + STEP_PIECES
         for _ in range(SEND_BUDGET):
             if not waiting:
                 return
+            if hca.pieces > most:
+                break
             ctrl = sq.read_blocks(hca.memory, sq.consumer, 1)
             blocks = blocks_of(ctrl)
             if blocks > waiting:

@@ -7,7 +7,8 @@ key is found by its index: the WQE may carry the key's new variant. Everything i
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from firmware.memory import KLM_BYTES, STEP_PIECES, AccessError, PageFault, find_key, gather, klm_sizes
+from firmware.entries import KLM_BYTES, klm_sizes
+from firmware.memory import PIECE_COST_BYTES, STEP_PIECES, AccessError, PageFault, find_key, gather
 from firmware.objects import (
     ANY_QPN,
     LOCAL_READ,
@@ -64,7 +65,7 @@ class UmrError(Exception):
 
 
 def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
-    """Carry out the UMR of `wqe`, whole or not at all; returns the bytes that it handled. Raises UmrError."""
+    """Carry out the UMR of `wqe`, whole or not at all; returns its cost in bytes. Raises UmrError."""
     raw = wqe.raw
     if len(raw) < PAYLOAD_AT:
         raise UmrError(LOCAL_QP_OPERATION, "a UMR has a control and a memory key segment")
@@ -74,7 +75,9 @@ def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
     if mkey is None:
         raise UmrError(BIND, "umr: no such memory key")
     _check(hca, qp, mkey, ctrl, segment, wqe.rkey)
+    pieces = hca.pieces
     payload = _payload(hca, qp, ctrl, raw)
+    pieces = hca.pieces - pieces
     changed = _changed(mkey, ctrl.mkey_mask, segment)
     _check_place(mkey, ctrl, payload)
     copied = 0
@@ -96,7 +99,7 @@ def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
     if payload:
         mkey.translation_changed()
     hca.count["umrs"] += 1
-    return len(payload) + copied
+    return len(payload) + copied + pieces * PIECE_COST_BYTES
 
 
 def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeySegment, key: int) -> None:

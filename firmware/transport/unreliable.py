@@ -2,10 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from firmware.memory import TOO_SHORT, AccessError, check_scatter, remote_check, remote_write, scatter
+from firmware.memory import (
+    STEP_PIECES,
+    TOO_SHORT,
+    UNLIMITED,
+    AccessError,
+    Crowded,
+    check_scatter,
+    remote_check,
+    remote_write,
+    scatter,
+)
 from firmware.objects import REMOTE_WRITE
 from firmware.queues import take_receive
-from firmware.transport import completion
+from firmware.transport import backlog, completion
 from firmware.transport.psn import PSN_MASK
 from firmware.transport.qp import RTR, Qp, Responder
 from firmware.transport.segment import MESSAGE_BYTES_MAX, well_formed
@@ -37,6 +47,9 @@ def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
             _write(hca, qp, responder, packet)
         else:
             raise Dropped("rx_drop_uc_opcode")
+    except Crowded as crowded:
+        request(hca, qp, backlog.first_part(hca, qp, packet, crowded.covered))
+        return
     except Dropped as reason:
         hca.count[str(reason)] += 1
         responder.op = NO_MESSAGE
@@ -79,7 +92,10 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
             check_scatter(hca, qp, recv.segments, len(payload), pd)
             inline = bytes(payload)
         else:
-            scatter(hca, qp, recv.segments, responder.offset, payload, pd)
+            most = STEP_PIECES if packet.count > 1 else UNLIMITED
+            scatter(hca, qp, recv.segments, responder.offset, payload, pd, most)
+    except Crowded:
+        raise
     except AccessError as error:
         if error.kind == TOO_SHORT:
             raise Dropped("rx_drop_too_long") from None
@@ -126,7 +142,10 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
                 # The key may have been destroyed, invalidated or registered anew since the message began.
                 mkey = remote_check(hca, qp, responder.rkey, responder.va + offset, size, REMOTE_WRITE)
             assert mkey is not None
-            remote_write(hca, mkey, responder.va + offset, payload)
+            most = STEP_PIECES if packet.count > 1 else UNLIMITED
+            remote_write(hca, mkey, responder.va + offset, payload, most)
+        except Crowded:
+            raise
         except AccessError:
             raise Dropped("rx_drop_uc_key") from None
     hca.count["rx_bytes"] += size

@@ -1,0 +1,184 @@
+"""Memory in many small pieces: whatever is sent to or from it, a step takes a bounded number of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from firmware.memory import FEW_PIECES, SMALL_PIECE_BYTES, STEP_PIECES
+from firmware.objects import MODE_KLM, Mkey
+from firmware.transport import backlog
+from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, Card, End, World, packed_klms, pair
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.wqe import WqeOpcode
+
+MTU = 4096
+SIZE = 40 * MTU + 100
+PIECE = 16
+
+
+Step = Callable[[Callable[[], object]], None]
+
+
+class Crumbs:
+    """A region of `size` bytes made of pieces; `piece` bytes of every `2 * piece` belong to it, from address 0 on."""
+
+    def __init__(self, end: End, size: int = SIZE, piece: int = PIECE) -> None:
+        self.card: Card = end.card
+        self.size = size
+        self.piece = piece
+        self.addr = self.card.alloc(2 * size + 2 * piece)
+        count = -(-size // piece)
+        entries = packed_klms(*[(piece, self.card.key, self.addr + at * 2 * piece) for at in range(count)])
+        mkey = Mkey(variant=5, pd=self.card.pd.handle, rights=ALL_RIGHTS, mode=MODE_KLM, length=size, klms=entries)
+        self.card.hca.mkeys.add(mkey)
+        self.key = mkey.handle << 8 | 5
+
+    def write(self, data: bytes) -> None:
+        """Let the region hold `data`."""
+        for at in range(0, len(data), self.piece):
+            self.card.memory.write(self.addr + 2 * at, data[at : at + self.piece])
+
+    def read(self) -> bytes:
+        """What the region holds."""
+        raw = self.card.memory.read(self.addr, 2 * self.size + 2 * self.piece)
+        whole = b"".join(raw[at : at + self.piece] for at in range(0, 2 * self.size, 2 * self.piece))
+        return whole[: self.size]
+
+
+class Watch:
+    """The most pieces that one step of a card has taken."""
+
+    def __init__(self, *cards: Card) -> None:
+        self.most = 0
+        for card in cards:
+            card.step = self._watched(card, card.step)  # type: ignore[method-assign, assignment]
+
+    def _watched(self, card: Card, step: Step) -> Step:
+        def watched(action: Callable[[], object]) -> None:
+            before = card.hca.pieces
+            step(action)
+            self.most = max(self.most, card.hca.pieces - before)
+
+        return watched
+
+
+def stage(service: int = ST_RC) -> tuple[World, End, End, Watch]:
+    world, a, b = pair(service, world=World(4 << 20), mtu=5)
+    return world, a, b, Watch(world.a, world.b)
+
+
+def bounded(watch: Watch) -> bool:
+    """One walk that went as far as it may, and another one of a single packet or a part that fits."""
+    return STEP_PIECES < watch.most <= 2 * STEP_PIECES + 2
+
+
+@pytest.mark.parametrize("service", [ST_RC, ST_UC])
+def test_a_write_from_crumbs_is_sent_in_short_bursts(service: int) -> None:
+    world, a, b, watch = stage(service)
+    source, target, data = Crumbs(a), b.buffer(SIZE), os.urandom(SIZE)
+    source.write(data)
+    a.write(0, SIZE, target, b.card.key, key=source.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert b.peek(target, SIZE) == data
+    assert bounded(watch)
+    # The next message is sent as always.
+    before = len(world.ladder)
+    plain = a.buffer(SIZE)
+    a.write(plain, SIZE, target, b.card.key)
+    world.settle()
+    assert sum("WRITE" in line for line in world.ladder[before:]) <= 2
+
+
+@pytest.mark.parametrize("service", [ST_RC, ST_UC])
+@pytest.mark.parametrize("immediate", [None, 7])
+def test_a_write_to_crumbs_is_stored_in_parts(service: int, immediate: int | None) -> None:
+    world, a, b, watch = stage(service)
+    source, target, data = a.buffer(SIZE), Crumbs(b), os.urandom(SIZE)
+    a.card.memory.write(source, data)
+    opcode = WqeOpcode.RDMA_WRITE if immediate is None else WqeOpcode.RDMA_WRITE_IMM
+    b.post_recv(b.buffer(8), 8)
+    for _ in range(2):
+        a.rdma(opcode, source, SIZE, 0, target.key, imm=immediate or 0)
+        if immediate is not None:
+            b.post_recv(b.buffer(8), 8)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+    assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == ([(0, SIZE)] * 2 if immediate else [])
+    assert target.read() == data
+    assert bounded(watch)
+    assert world.b.hca.count["rx_bursts_cut"] > 0
+    assert not world.b.hca.count["rx_out_of_sequence"]
+    assert not world.a.hca.count["retransmits"]
+
+
+@pytest.mark.parametrize("service", [ST_RC, ST_UC])
+def test_a_send_to_crumbs_is_stored_in_parts(service: int) -> None:
+    world, a, b, watch = stage(service)
+    source, target, data = a.buffer(SIZE), Crumbs(b), os.urandom(SIZE)
+    a.card.memory.write(source, data)
+    b.post_recv(0, SIZE, key=target.key)
+    a.send(source, SIZE)
+    world.settle()
+    assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == [(0, SIZE)]
+    assert target.read() == data
+    assert bounded(watch)
+
+
+def test_a_read_of_crumbs_is_answered_in_short_bursts() -> None:
+    world, a, b, watch = stage()
+    source, target, data = Crumbs(b), a.buffer(SIZE), os.urandom(SIZE)
+    source.write(data)
+    a.read(target, SIZE, 0, source.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert a.peek(target, SIZE) == data
+    assert bounded(watch)
+
+
+def test_a_read_into_crumbs_is_stored_in_parts() -> None:
+    world, a, b, watch = stage()
+    source, target, data = b.buffer(SIZE), Crumbs(a), os.urandom(SIZE)
+    b.card.memory.write(source, data)
+    a.read(0, SIZE, source, b.card.key, key=target.key)
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+    assert target.read() == data
+    assert bounded(watch)
+    assert not world.a.hca.count["retransmits"]
+
+
+def test_a_packet_of_too_many_pieces_is_refused_where_it_is_looked_at() -> None:
+    world, a, b, watch = stage()
+    target = Crumbs(b, size=2 * MTU, piece=1)
+    a.write(a.buffer(2 * MTU), 2 * MTU, 0, target.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
+    assert watch.most <= FEW_PIECES + MTU // SMALL_PIECE_BYTES + 1 + STEP_PIECES + 1
+
+
+def test_what_waits_behind_a_cut_burst_is_bounded_and_goes_with_the_queue_pair() -> None:
+    world, a, b, _ = stage()
+    target = Crumbs(b, size=64 << 10)
+    source = a.buffer(64 << 10)
+    for _ in range(3):
+        a.write(source, 64 << 10, 0, target.key)
+    while world.deliver() or a.card.turn():
+        pass
+    waiting = b.qp.backlog
+    assert waiting is not None
+    assert len(waiting) == 3
+    packet = waiting[-1]
+    for _ in range(2 * backlog.MAX_BYTES >> 16):
+        backlog.add(world.b.hca, b.qp, packet)
+    assert sum(len(packet.payload) for packet in waiting) <= backlog.MAX_BYTES
+    assert world.b.hca.count["rx_drop_backlog"] > 0
+    b.apply(Op.QP_2ERR)
+    assert b.qp.state == ERR
+    assert b.qp.backlog is None
+    world.settle()
