@@ -7,6 +7,7 @@ along the edges of the link state machine (7.2 of volume 1): Down, Initialize, A
 from dataclasses import dataclass
 from typing import Final
 
+from vhca.management.mkey import MKeyGuard
 from vhca.management.subnet import may_move
 from vhca.wire import smp
 from vhca.wire.smp import PortInfo
@@ -62,8 +63,6 @@ class Port:
         self.retrain = False
         # MlnxExtPortInfo.LinkSpeedEnabled
         self.ext_speed_enabled = smp.SPEED_FDR10
-        # Time of the first M_Key violation of a running lease, None if no lease runs.
-        self.lease_started_ns: int | None = None
         self.info = PortInfo(
             gid_prefix=smp.DEFAULT_GID_PREFIX,
             capability_mask=DEFAULT_CAPABILITY_MASK,
@@ -92,6 +91,7 @@ class Port:
             link_speed_ext_supported=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
             link_speed_ext_enabled=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
         )
+        self.guard = MKeyGuard(self.info)
 
     @property
     def guid(self) -> int:

@@ -118,17 +118,20 @@ class Sma:
             self.counters["smp_discarded"] += 1
             return None, []
         request = Smp.from_bytes(mad)
-        if not is_answered(request.method):
+        if not is_answered(request.method) and request.method != madwire.METHOD_TRAP_REPRESS:
             self.counters["smp_no_reply"] += 1
             return None, []
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
         if directed and not self._end_of_path(state, request):
             self.counters["smp_bad_path"] += 1
             return None, []
-        events: list[PortEvent] = []
-        if not ignore_mkey and not self._mkey_allows(state, request, now_ns):
+        if not ignore_mkey and not state.guard.allows(request, now_ns):
             self.counters["smp_bad_mkey"] += 1
             return None, []
+        if request.method == madwire.METHOD_TRAP_REPRESS:
+            self.counters["smp_no_reply"] += 1
+            return None, []
+        events: list[PortEvent] = []
         status = self._execute(state, request, events)
         request.method = response_method(request.method)
         request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
@@ -146,24 +149,6 @@ class Sma:
                 request.return_path = bytes(path)
             return True
         return request.hop_pointer == request.hop_count + 1
-
-    def _mkey_allows(self, port: Port, request: Smp, now_ns: int) -> bool:
-        """Check the M_Key by level of protection, and count violations and leases (14.2.4)."""
-        info = port.info
-        lease_ns = info.mkey_lease_period * 1_000_000_000
-        if port.lease_started_ns is not None and lease_ns and now_ns - port.lease_started_ns >= lease_ns:
-            info.mkey_protect_bits = 0
-            port.lease_started_ns = None
-        if info.mkey == 0 or request.mkey == info.mkey:
-            if request.mkey == info.mkey:
-                port.lease_started_ns = None
-            return True
-        if request.method == madwire.METHOD_GET and info.mkey_protect_bits < 2:
-            return True
-        info.mkey_violations = min(info.mkey_violations + 1, 0xFFFF)
-        if lease_ns and port.lease_started_ns is None:
-            port.lease_started_ns = now_ns
-        return False
 
     def _execute(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
         if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
@@ -231,8 +216,7 @@ class Sma:
         if target is None:
             return _INVALID
         info = PortInfo.from_bytes(target.info.to_bytes())
-        if info.mkey_protect_bits and request.mkey != info.mkey:
-            info.mkey = 0
+        info.mkey = target.guard.shown_to(request.mkey)
         info.local_port_num = port.number
         request.data = info.to_bytes()
         return _OK
@@ -354,7 +338,6 @@ class Sma:
             method=madwire.METHOD_TRAP,
             tid=self._trap_tid,
             attr_id=madwire.ATTR_NOTICE,
-            mkey=port.info.mkey,
             data=notice.to_bytes()[:64],
         ).to_bytes()
 

@@ -138,7 +138,7 @@ class Fabric:
         self._sequence = 0
         self._captures: dict[Capture, list[tuple[Link, Callable[[LinkEnd, Packet], None]]]] = {}
         self.ports: dict[str, FabricPort] = {}
-        self.switch = Switch(call_soon, switch_guid, num_ports)
+        self.switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns)
         self.manager = SubnetManager(self.switch.send_from_management, clock.now_ns)
         self.administration = SubnetAdministration(self.manager, self.switch.send_from_management, clock.now_ns)
         self.manager.changed = self.administration.topology_changed

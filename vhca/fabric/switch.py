@@ -16,7 +16,7 @@ from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, is_mul
 from vhca.fabric.switch_agent import SwitchAgent
 from vhca.management import directed
 from vhca.management.performance import data_words
-from vhca.management.subnet import SMP_CLASSES, for_agent, is_answered
+from vhca.management.subnet import SMP_CLASSES, for_agent
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import MAD_BYTES, Smp
@@ -26,10 +26,18 @@ from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Pack
 class Switch:
     """A switch with external ports 1..`num_ports` and the management port 0."""
 
-    def __init__(self, call_soon: CallSoon, node_guid: int, num_ports: int = 36, name: str = "vhca switch") -> None:
+    def __init__(
+        self,
+        call_soon: CallSoon,
+        node_guid: int,
+        num_ports: int = 36,
+        name: str = "vhca switch",
+        now_ns: Callable[[], int] = lambda: 0,
+    ) -> None:
         if not 1 <= num_ports <= 254:
             raise ValueError(f"a switch has 1 to 254 ports, not {num_ports}")
         self.call_soon = call_soon
+        self.now_ns = now_ns
         self.node_guid = node_guid
         self.name = name
         self.ports = [SwitchPort(self, number) for number in range(num_ports + 1)]
@@ -229,8 +237,6 @@ class Switch:
             return
         reply = self.agent.handle(port, packet.payload)
         if reply is None:
-            if is_answered(packet.payload[3]):
-                port.drop(packet, "smp_no_reply")
             return
         answer = replace(packet, payload=reply, dlid=packet.slid, slid=self.lid or PERMISSIVE_LID)
         if reply[1] == madwire.CLASS_SUBN_DR:

@@ -7,6 +7,7 @@ and that a Set is done as a whole or not at all.
 from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort
+from vhca.management.mkey import MKeyGuard
 from vhca.management.refusal import response_method
 from vhca.management.subnet import (
     apply_link_settings,
@@ -41,6 +42,8 @@ class SwitchAgent:
             life_time_value=16,
             multicast_fdb_top=MULTICAST_LID_FIRST + MULTICAST_FDB_CAP - 1,
         )
+        # The key of a switch is that of its port 0 (14.2.4).
+        self.guard = MKeyGuard(switch.ports[0].info)
         self._trap_tid = 0
 
     def state_change_trap(self) -> Packet | None:
@@ -65,7 +68,6 @@ class SwitchAgent:
             method=madwire.METHOD_TRAP,
             tid=self._trap_tid,
             attr_id=madwire.ATTR_NOTICE,
-            mkey=zero.mkey,
             data=notice.to_bytes()[:64],
         )
         return Packet(zero.sm_lid, zero.lid, UD, SEND, 0, 0, trap.to_bytes(), mtu=256, sl=zero.sm_sl, vl=MANAGEMENT_VL)
@@ -73,11 +75,12 @@ class SwitchAgent:
     def handle(self, port: SwitchPort, mad: bytes) -> bytes | None:
         """Answer one SMP request that arrived at `port`; None if it deserves no answer."""
         request = Smp.from_bytes(mad)
-        if not is_answered(request.method):
+        answered = is_answered(request.method)
+        checked = answered or request.method == madwire.METHOD_TRAP_REPRESS
+        if checked and not self.guard.allows(request, self.switch.now_ns()):
+            port.dropped["bad_mkey"] += 1
             return None
-        zero = self.switch.ports[0].info
-        if zero.mkey and request.mkey != zero.mkey and (request.method == METHOD_SET or zero.mkey_protect_bits > 1):
-            zero.mkey_violations = min(zero.mkey_violations + 1, 0xFFFF)
+        if not answered:
             return None
         status = self._execute(port, request)
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
@@ -171,9 +174,8 @@ class SwitchAgent:
         info = PortInfo.from_bytes(port.info.to_bytes())
         # the port that this SMP came in on, not the one asked about (14.2.5.6): scanners tell the way back by it
         info.local_port_num = arrival.number
-        zero = self.switch.ports[0].info
-        if info.mkey_protect_bits and request.mkey != zero.mkey:
-            info.mkey = 0
+        if port.number == 0:
+            info.mkey = self.guard.shown_to(request.mkey)
         request.data = info.to_bytes()
         return STATUS_OK
 

@@ -329,7 +329,7 @@ def test_mkey_of_the_switch() -> None:
     packet = madpackets.smp_packet(smp_request(2, smp.SWITCH_INFO, directed=True), 0xFFFF, 0xFFFF)
     assert bench.send(1, packet) == []
     assert zero.mkey_violations == 1
-    assert bench.switch.dropped() == {"smp_no_reply": 1}
+    assert bench.switch.dropped() == {"bad_mkey": 1}
 
 
 def test_a_full_or_impossible_switch() -> None:
