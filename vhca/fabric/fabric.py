@@ -8,6 +8,7 @@ import heapq
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Final, Protocol
 
 from vhca.fabric.capture import INBOUND, OUTBOUND, Capture
@@ -120,7 +121,11 @@ class FabricPort:
 
 
 class Fabric:
-    """One subnet; `call_soon(fn)` runs `fn` in a later turn of the caller's loop."""
+    """One subnet; `call_soon(fn)` runs `fn` in a later turn of the caller's loop.
+
+    `mkey` protects agents: None, the default, a random key for each port; a number, that key for all; 0, no key, and
+    everybody on the fabric can be its manager.
+    """
 
     def __init__(
         self,
@@ -130,6 +135,8 @@ class Fabric:
         num_ports: int = 36,
         switch_guid: int = DEFAULT_SWITCH_GUID,
         seed: int = 0,
+        mkey: int | None = None,
+        random: Random | None = None,
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
@@ -139,7 +146,9 @@ class Fabric:
         self._captures: dict[Capture, list[tuple[Link, Callable[[LinkEnd, Packet], None]]]] = {}
         self.ports: dict[str, FabricPort] = {}
         self.switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns)
-        self.manager = SubnetManager(self.switch.send_from_management, clock.now_ns)
+        self.manager = SubnetManager(
+            self.switch.send_from_management, clock.now_ns, call_soon=call_soon, random=random, mkey=mkey
+        )
         self.administration = SubnetAdministration(self.manager, self.switch.send_from_management, clock.now_ns)
         self.manager.changed = self.administration.topology_changed
         self.switch.management = self._from_management_port
@@ -268,9 +277,9 @@ class Fabric:
         self._sequence += 1
         heapq.heappush(self._later, (self._clock.now_ns() + delay_ns, self._sequence, fn))
 
-    def _from_management_port(self, packet: Packet) -> None:
+    def _from_management_port(self, packet: Packet, arrival: int) -> None:
         # QP0 exists on VL 15 only, whatever a sender claims (13.5.1).
         if packet.vl == MANAGEMENT_VL:
-            self.manager.receive(packet)
+            self.manager.receive(packet, arrival)
         else:
             self.administration.receive(packet)

@@ -41,6 +41,8 @@ class SwitchPort:
         self.ext_speed_enabled = smp.SPEED_FDR10
         # SL to VL by port of arrival; absent ones are the default.
         self.sl_to_vl: dict[int, bytes] = {}
+        # SLIDs taken from the cable are `source_lid` under `source_mask`: all, until a manager writes that.
+        self.source_lid = self.source_mask = 0
         self.vl_arbitration = {block: bytes(64) for block in (1, 2, 3, 4)}
         internal = number == 0
         self.info = PortInfo(
@@ -133,6 +135,20 @@ class SwitchPort:
         if self.end is not None:
             self.end.set_enabled(False)
             self.end.set_enabled(not self.disabled)
+
+    @property
+    def source(self) -> tuple[int, int]:
+        """LID and LMC of what hangs on this port, LID 0 if it may send as anybody."""
+        return self.source_lid, (~self.source_mask & 0x7F).bit_count() if self.source_lid else 0
+
+    def set_source(self, lid: int, lmc: int) -> None:
+        """Take packets only from these LIDs; from anybody if `lid` is 0."""
+        self.source_mask = 0xFFFF << lmc & 0xFFFF if lid else 0
+        self.source_lid = lid & self.source_mask
+
+    def is_source(self, lid: int) -> bool:
+        """Tell whether what hangs on this port may call itself `lid`."""
+        return lid & self.source_mask == self.source_lid
 
     def set_mtu(self, code: int) -> None:
         """NeighborMTU, by code."""

@@ -8,11 +8,17 @@ at switches and ports every `light_sweep_ns`. LIDs stay with their port GUID.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random, SystemRandom
 from typing import Final
 
+from vhca.fabric.audit import light_sweep
+from vhca.fabric.link import CallSoon
+from vhca.fabric.mkeys import ManagementKeys
+from vhca.fabric.switch_tables import SwitchTables
 from vhca.fabric.topology import Node, NodePort, PortKey, Topology
-from vhca.fabric.transactions import MANAGEMENT_VL, Request, Transactions, Work
+from vhca.fabric.transactions import MANAGEMENT_VL, RETRIES, Request, Transactions, Work
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
@@ -37,8 +43,9 @@ def _ok(answer: Smp | None) -> bool:
 class SubnetManager:
     """The master subnet manager of one subnet.
 
-    `send` puts a packet into the management port. `changed` is called after each heavy sweep, `trap` for each notice
-    that arrived. Not thread safe.
+    `send` puts a packet into the management port. `changed` is called after each heavy sweep. `mkey` is as for
+    :class:`vhca.fabric.mkeys.ManagementKeys`; `random` gives keys and numbers that others must not guess. Not thread
+    safe.
     """
 
     def __init__(
@@ -46,6 +53,9 @@ class SubnetManager:
         send: Callable[[Packet], None],
         now_ns: Callable[[], int],
         *,
+        call_soon: CallSoon,
+        random: Random | None = None,
+        mkey: int | None = None,
         gid_prefix: int = smpwire.DEFAULT_GID_PREFIX,
         light_sweep_ns: int = LIGHT_SWEEP_NS,
     ) -> None:
@@ -54,15 +64,17 @@ class SubnetManager:
         self.gid_prefix = gid_prefix
         self.light_sweep_ns = light_sweep_ns
         self.topology = Topology()
-        self.transactions = Transactions(send, now_ns)
+        random = random or SystemRandom()
+        self.keys = ManagementKeys(random, mkey)
+        self.transactions = Transactions(send, now_ns, call_soon, random)
         self.counters: Counter[str] = Counter()
+        self.tables = SwitchTables(self.ask, self.transactions.start, lambda: self.topology, self.counters)
         self.changed: Callable[[], None] = lambda: None
         self.lid = 0
         self.guid = 0
         self._lids: dict[int, int] = {}  # port GUID -> LID
-        self._linear: dict[int, dict[int, bytes]] = {}  # switch GUID -> block -> what was written
-        self._multicast: dict[int, dict[int, int]] = {}  # switch GUID -> MLID -> mask that was written
-        self._groups: dict[int, tuple[set[PortKey], set[PortKey]]] = {}
+        self._trunks: set[PortKey] = set()  # places where a switch answered last, or may
+        self._silent: set[PortKey] = set()  # places where nobody answered in the last sweep
         self._sweep_wanted = False
         self._sweeping = False
         self._swept = False
@@ -89,14 +101,17 @@ class SubnetManager:
         """True if the fabric was swept and nothing is under way."""
         return self._swept and not self._sweeping and not self._sweep_wanted and self.transactions.idle
 
-    def receive(self, packet: Packet) -> None:
-        """An SMP that is not for the switch's agent: an answer, a trap, or a question about this manager."""
+    def receive(self, packet: Packet, port: int) -> None:
+        """An SMP that is not for the switch's agent: an answer, a trap, or a question about this manager.
+
+        `port` is the port of the switch that it came in by.
+        """
         if len(packet.payload) != madwire.MAD_BYTES:
             self.counters["bad_smp"] += 1
             return
         smp = Smp.from_bytes(packet.payload)
         if smp.method == madwire.METHOD_GET_RESP:
-            if not self.transactions.answer(smp):
+            if not self.transactions.answer(smp, port):
                 self.counters["late_answers"] += 1
         elif smp.method == madwire.METHOD_TRAP:
             self._trap(packet, smp)
@@ -119,17 +134,25 @@ class SubnetManager:
                 self.sweep()
             elif not self._sweeping and self.transactions.idle:
                 self.counters["light_sweeps"] += 1
-                self.transactions.start(self._light_sweep())
+                self.transactions.start(light_sweep(self))
 
     def set_group(
         self, mlid: int, receivers: set[PortKey], senders: set[PortKey], done: Callable[[], None] | None = None
     ) -> None:
         """Write the tables for a group, then call `done`; places are those of :meth:`Topology.attachment`."""
-        if receivers or senders:
-            self._groups[mlid] = (receivers, senders)
-        else:
-            self._groups.pop(mlid, None)
-        self.transactions.start(self._write_multicast(), done)
+        self.tables.set_group(mlid, receivers, senders, done)
+
+    def ask(self, method: int, attr_id: int, modifier: int, node: Node, port: int, data: bytes = b"") -> Request:
+        """A request to the agent of a node's port, by its way and with its key."""
+        return self._ask(self.topology, method, attr_id, modifier, node, port, data)
+
+    def _ask(
+        self, topology: Topology, method: int, attr_id: int, modifier: int, node: Node, port: int, data: bytes = b""
+    ) -> Request:
+        return Request(method, attr_id, modifier, node.path_to(port), data, self._key(topology, node, port))
+
+    def _key(self, topology: Topology, node: Node, port: int) -> int:
+        return self.keys.at(None if node.is_switch else topology.cables.get((node.guid, port)))
 
     # Sweeps
 
@@ -149,51 +172,30 @@ class SubnetManager:
         self._assign_lids(topology)
         # Switches first: answers and data of adapters need their tables.
         yield from self._configure_switches(topology)
-        yield from self._write_linear(topology)
-        yield from self._write_multicast()
+        yield from self.tables.write_linear(topology)
+        yield from self.tables.write_all_groups()
         yield from self._configure_ports(topology)
         again = self.transactions.timeouts != timeouts or not self._all_active(topology)
         # A port that stays silent is asked ever more seldom, down to the pace of light sweeps.
         self._retry_ns = min(self._retry_ns * 2 or RETRY_SWEEP_NS, self.light_sweep_ns) if again else 0
         self._next_sweep_ns = self._now_ns() + (self._retry_ns or self.light_sweep_ns)
 
-    def _light_sweep(self) -> Work:
-        """Ask switches whether a port changed and end ports whether they still are as they were left."""
-        requests = [Request(METHOD_GET, smpwire.SWITCH_INFO, 0, switch.path) for switch in self.topology.switches()]
-        ends = [(node, port) for node, port in self.topology.end_ports() if not node.is_switch]
-        requests += [Request(METHOD_GET, smpwire.PORT_INFO, p.number, n.path_to(p.number)) for n, p in ends]
-        answers = yield requests
-        switches = len(requests) - len(ends)
-        dirty = (
-            not requests
-            or any(
-                not _ok(answer) or SwitchInfo.from_bytes(answer.data).port_state_change  # type: ignore[union-attr]
-                for answer in answers[:switches]
-            )
-        )
-        for (_, port), answer in zip(ends, answers[switches:], strict=True):
-            if answer is None or not _ok(answer):
-                dirty = True
-                continue
-            info = PortInfo.from_bytes(answer.data)
-            dirty |= info.port_state != smpwire.PORT_ACTIVE or info.lid != port.lid
-            port.info.capability_mask = info.capability_mask
-        if dirty:
-            self.sweep()
-
     def _discover(self, topology: Topology) -> Work:
         """Walk all cables, one hop further in each round (14.4.4)."""
         frontier: list[tuple[tuple[int, ...], PortKey | None]] = [((), None)]
         while frontier:
-            answers = yield [Request(METHOD_GET, smpwire.NODE_INFO, 0, path) for path, _ in frontier]
+            answers = yield [self._probe(path, origin) for path, origin in frontier]
             fresh: list[tuple[Node, int]] = []
             for (path, origin), answer in zip(frontier, answers, strict=True):
                 if answer is None or not _ok(answer):
+                    self._note_silence(origin)
                     continue
                 info = NodeInfo.from_bytes(answer.data)
                 here = (info.node_guid, info.local_port_num)
                 if origin is not None:
                     topology.join(origin, here)
+                    self._silent.discard(origin)
+                    (self._trunks.add if info.node_type == smpwire.NODE_TYPE_SWITCH else self._trunks.discard)(origin)
                 node = topology.nodes.get(info.node_guid)
                 if node is None:
                     node = topology.nodes[info.node_guid] = Node(info.node_guid, info, path)
@@ -204,8 +206,21 @@ class SubnetManager:
                 if origin is None:
                     self.guid = info.port_guid
                 self._note_port_guid(node, info)
-            yield from self._read_nodes(fresh)
+            yield from self._read_nodes(topology, fresh)
             frontier = self._next_hops(topology, fresh)
+
+    def _probe(self, path: tuple[int, ...], origin: PortKey | None) -> Request:
+        """The question that finds a node; who is there, and so the key, is known from the last time only."""
+        key = self.keys.at(None if origin in self._trunks else origin)
+        # Others wait for a sweep: whoever stays silent does not hold it up as long each time.
+        retries = 1 if origin in self._silent else RETRIES
+        return Request(METHOD_GET, smpwire.NODE_INFO, 0, path, mkey=key, retries=retries)
+
+    def _note_silence(self, origin: PortKey | None) -> None:
+        if origin is not None:
+            self._silent.add(origin)
+            # Another kind of node may have been plugged in: the next sweep tries the other key.
+            self._trunks ^= {origin}
 
     @staticmethod
     def _note_port_guid(node: Node, info: NodeInfo) -> None:
@@ -217,11 +232,11 @@ class SubnetManager:
         if port is None:
             node.ports[number] = NodePort(number, info.port_guid, PortInfo())
 
-    def _read_nodes(self, fresh: list[tuple[Node, int]]) -> Work:
+    def _read_nodes(self, topology: Topology, fresh: list[tuple[Node, int]]) -> Work:
         """Read description, switch data and all ports of nodes found in this round."""
-        abouts = [Request(METHOD_GET, smpwire.NODE_DESCRIPTION, 0, node.path_to(port)) for node, port in fresh]
+        abouts = [self._ask(topology, METHOD_GET, smpwire.NODE_DESCRIPTION, 0, node, port) for node, port in fresh]
         switches = [node for node, _ in fresh if node.is_switch]
-        abouts += [Request(METHOD_GET, smpwire.SWITCH_INFO, 0, switch.path) for switch in switches]
+        abouts += [self._ask(topology, METHOD_GET, smpwire.SWITCH_INFO, 0, switch, 0) for switch in switches]
         answers = yield abouts
         for (node, _), answer in zip(fresh, answers, strict=False):
             if answer is not None and _ok(answer):
@@ -233,13 +248,13 @@ class SubnetManager:
             info = switch.switch_info = SwitchInfo.from_bytes(answer.data)
             if info.port_state_change:
                 # Written 1 to clear, and before the ports are read: a change from here on asks for another sweep.
-                clears.append(Request(METHOD_SET, smpwire.SWITCH_INFO, 0, switch.path, info.to_bytes()))
+                clears.append(self._ask(topology, METHOD_SET, smpwire.SWITCH_INFO, 0, switch, 0, info.to_bytes()))
                 info.port_state_change = 0
         self._count_refused(clears, (yield clears))
         ports: list[tuple[Node, int]] = []
         for node, port in fresh:
             ports += [(node, n) for n in range(node.info.num_ports + 1)] if node.is_switch else [(node, port)]
-        answers = yield [Request(METHOD_GET, smpwire.PORT_INFO, n, node.path_to(n)) for node, n in ports]
+        answers = yield [self._ask(topology, METHOD_GET, smpwire.PORT_INFO, n, node, n) for node, n in ports]
         for (node, number), answer in zip(ports, answers, strict=True):
             if answer is not None and _ok(answer):
                 guid = node.info.port_guid if node.is_switch else node.ports[number].guid
@@ -288,66 +303,15 @@ class SubnetManager:
             info.lid, info.sm_lid, info.gid_prefix = port.lid, self.lid, self.gid_prefix
             info.port_state, info.port_physical_state = smpwire.PORT_NOP, 0
             info.subnet_timeout = SUBNET_TIMEOUT
-            requests.append(Request(METHOD_SET, smpwire.PORT_INFO, 0, switch.path, info.to_bytes()))
+            self.keys.protect(info, self.keys.switches)
+            requests.append(self._ask(topology, METHOD_SET, smpwire.PORT_INFO, 0, switch, 0, info.to_bytes()))
             port.info.lid, port.info.sm_lid, port.info.gid_prefix = port.lid, self.lid, self.gid_prefix
+            self.keys.protect(port.info, self.keys.switches)
             if switch.switch_info.linear_fdb_top != top:
                 switch.switch_info.linear_fdb_top = top
                 data = switch.switch_info.to_bytes()
-                requests.append(Request(METHOD_SET, smpwire.SWITCH_INFO, 0, switch.path, data))
+                requests.append(self._ask(topology, METHOD_SET, smpwire.SWITCH_INFO, 0, switch, 0, data))
         self._count_refused(requests, (yield requests))
-
-    def _write_linear(self, topology: Topology) -> Work:
-        requests: list[Request] = []
-        written: list[tuple[dict[int, bytes], int, bytes]] = []
-        for switch in topology.switches():
-            table = topology.linear_table(switch)
-            size = smpwire.LFT_PORTS_PER_BLOCK
-            cache = self._linear.setdefault(switch.guid, {})
-            blocks = {lid // size for lid in table} | set(cache)
-            for block in sorted(blocks):
-                data = bytes(table.get(lid, smpwire.NO_PORT) for lid in range(block * size, (block + 1) * size))
-                if cache.get(block) != data:
-                    requests.append(Request(METHOD_SET, smpwire.LINEAR_FORWARDING_TABLE, block, switch.path, data))
-                    written.append((cache, block, data))
-        answers = yield requests
-        self._count_refused(requests, answers)
-        for (cache, block, data), answer in zip(written, answers, strict=True):
-            if _ok(answer):
-                cache[block] = data
-
-    def _write_multicast(self) -> Work:
-        """Bring the multicast tables of all switches to what the groups want; only changed blocks are written."""
-        wanted: dict[int, dict[int, int]] = {switch.guid: {} for switch in self.topology.switches()}
-        for mlid, (receivers, senders) in self._groups.items():
-            for guid, mask in self.topology.multicast_masks(receivers, senders).items():
-                if guid in wanted:
-                    wanted[guid][mlid] = mask
-        requests: list[Request] = []
-        sinks: list[tuple[int, set[int]]] = []
-        for guid, masks in wanted.items():
-            present = self._multicast.get(guid, {})
-            changed = {mlid for mlid in masks.keys() | present.keys() if masks.get(mlid) != present.get(mlid)}
-            for request in self._multicast_blocks(self.topology.nodes[guid], masks, changed):
-                requests.append(request)
-                sinks.append((guid, changed))
-            self._multicast[guid] = masks
-        answers = yield requests
-        self._count_refused(requests, answers)
-        for (guid, changed), answer in zip(sinks, answers, strict=True):
-            if not _ok(answer):
-                # Nobody knows what the switch holds now: write these again next time.
-                self._multicast[guid] = self._multicast[guid] | dict.fromkeys(changed, -1)
-
-    @staticmethod
-    def _multicast_blocks(switch: Node, masks: dict[int, int], changed: set[int]) -> Iterator[Request]:
-        size = smpwire.MFT_MASKS_PER_BLOCK
-        for block in sorted({(mlid - MULTICAST_LID_FIRST) // size for mlid in changed}):
-            first = MULTICAST_LID_FIRST + block * size
-            for position in range(switch.info.num_ports // 16 + 1):
-                words = [masks.get(lid, 0) >> 16 * position & 0xFFFF for lid in range(first, first + size)]
-                modifier = position << 28 | block
-                data = smpwire.pack_words(words)
-                yield Request(METHOD_SET, smpwire.MULTICAST_FORWARDING_TABLE, modifier, switch.path, data)
 
     # Ports
 
@@ -381,11 +345,12 @@ class SubnetManager:
                 state = state_for(port)
                 if peer is None or state is None or (node.is_switch and port.number == 0):
                     continue
-                data = self._port_info(node, port, peer, state)
+                data = self._port_info(topology, node, port, peer, state)
                 if data is not None:
-                    path = node.path_to(port.number)
-                    requests.append(Request(METHOD_SET, smpwire.PORT_INFO, port.number, path, data))
+                    number = port.number
+                    requests.append(self._ask(topology, METHOD_SET, smpwire.PORT_INFO, number, node, number, data))
                     ports.append(port)
+            yield []
         answers = yield requests
         self._count_refused(requests, answers)
         for port, answer in zip(ports, answers, strict=True):
@@ -402,7 +367,7 @@ class SubnetManager:
         other = topology.nodes.get(key[0])
         return other.ports.get(key[1]) if other is not None else None
 
-    def _port_info(self, node: Node, port: NodePort, peer: NodePort, state: int) -> bytes | None:
+    def _port_info(self, topology: Topology, node: Node, port: NodePort, peer: NodePort, state: int) -> bytes | None:
         """The Set(PortInfo) that takes `port` to `state`; None if nothing would change."""
         now = port.info
         info = PortInfo.from_bytes(now.to_bytes())
@@ -411,6 +376,7 @@ class SubnetManager:
         if not node.is_switch:
             info.lid, info.sm_lid, info.gid_prefix = port.lid, self.lid, self.gid_prefix
             info.sm_sl, info.lmc, info.subnet_timeout = 0, 0, SUBNET_TIMEOUT
+            self.keys.protect(info, self._key(topology, node, port.number))
         # With the LID, before the port is armed; with the activation if that order was lost.
         reregister = not node.is_switch and not port.reregistered and now.port_state != smpwire.PORT_ACTIVE
         reregister &= bool(now.capability_mask & smpwire.CAP_CLIENT_REREGISTRATION) and state != smpwire.PORT_ARMED
@@ -421,6 +387,17 @@ class SubnetManager:
         info.mkey_violations = info.pkey_violations = info.qkey_violations = 0xFFFF
         info.client_reregister = int(reregister)
         return info.to_bytes()
+
+    def differs(self, node: Node, port: NodePort, now: PortInfo) -> bool:
+        """Tell whether a port is not any more as this manager left it."""
+        if node.is_switch and port.number == 0:
+            kept = ("mkey", "mkey_protect_bits", "mkey_lease_period", "lid", "sm_lid", "gid_prefix")
+            return any(getattr(now, name) != getattr(port.info, name) for name in kept)
+        if now.port_state != port.info.port_state:
+            return True
+        peer = self._peer(self.topology, node, port)
+        fresh = replace(port, info=now)
+        return peer is not None and self._port_info(self.topology, node, fresh, peer, smpwire.PORT_NOP) is not None
 
     def _all_active(self, topology: Topology) -> bool:
         """Tell whether every port with a live cable became Active."""
@@ -452,10 +429,15 @@ class SubnetManager:
         number = madwire.Notice.from_bytes(smp.data.ljust(80, b"\0")).trap_number
         repress = Smp.from_bytes(smp.to_bytes())
         repress.method = madwire.METHOD_TRAP_REPRESS
+        repress.mkey = self._key_behind(packet.slid)
         if smp.mgmt_class == madwire.CLASS_SUBN_LID and packet.slid not in (0, PERMISSIVE_LID):
             self._reply(packet, repress.to_bytes(), packet.slid)
         if number in (madwire.TRAP_LINK_STATE_CHANGE, madwire.TRAP_CAPABILITY_CHANGE):
             self.sweep()
+
+    def _key_behind(self, lid: int) -> int:
+        found = self.topology.by_lid(lid)
+        return self._key(self.topology, found[0], found[1].number) if found is not None else 0
 
     def _answer_sm_info(self, packet: Packet, smp: Smp) -> None:
         """Another manager asks who is master (14.4.1); handovers are refused."""

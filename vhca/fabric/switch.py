@@ -46,7 +46,8 @@ class Switch:
         self.mft: dict[int, int] = {}
         self.agent = SwitchAgent(self)
         self.services = GeneralServices(self)
-        self.management: Callable[[Packet], None] | None = None
+        # Gets what is for port 0, with the number of the port of arrival.
+        self.management: Callable[[Packet, int], None] | None = None
 
     @property
     def lid(self) -> int:
@@ -99,6 +100,8 @@ class Switch:
             self._receive_smp(port, packet, words)
         elif port.state < smpwire.PORT_ARMED:
             port.drop(packet, "port_not_active")
+        elif packet.slid & port.source_mask != port.source_lid:
+            self._relay_error(port, packet, "bad_slid")
         elif is_multicast(packet.dlid):
             self._forward_multicast(port, packet, words)
         else:
@@ -171,7 +174,8 @@ class Switch:
             port.drop(packet, "no_manager")
         else:
             self.ports[0].counters.sent(packet, data_words(packet))
-            self.call_soon(lambda: management(packet))
+            number = port.number
+            self.call_soon(lambda: management(packet, number))
 
     # SMPs
 
@@ -181,6 +185,9 @@ class Switch:
         if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in SMP_CLASSES:
             port.counters.vl15_dropped += packet.count
             port.drop(packet, "bad_smp")
+        elif not port.is_source(packet.slid) and packet.slid != PERMISSIVE_LID:
+            port.counters.vl15_dropped += packet.count
+            port.drop(packet, "bad_slid")
         elif packet.dlid not in (self.lid or PERMISSIVE_LID, PERMISSIVE_LID):
             self._route_smp(port, packet, words)
         elif payload[1] == madwire.CLASS_SUBN_DR:

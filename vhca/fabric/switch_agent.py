@@ -119,6 +119,8 @@ class SwitchAgent:
             return self._multicast_table(request, writing)
         if attr_id == smpwire.MLNX_EXT_PORT_INFO:
             return self._ext_port_info(request, writing)
+        if attr_id == smpwire.SOURCE_LIDS:
+            return self._source_lids(request, writing)
         return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
 
     def _external(self, number: int) -> SwitchPort | None:
@@ -220,6 +222,19 @@ class SwitchAgent:
         if writing:
             port.vl_arbitration[block] = request.data[:16].ljust(64, b"\0")
         request.data = port.vl_arbitration[block]
+        return STATUS_OK
+
+    def _source_lids(self, request: Smp, writing: bool) -> int:
+        size = smpwire.SOURCES_PER_BLOCK
+        ports = self.switch.ports[request.attr_mod * size : (request.attr_mod + 1) * size]
+        if not ports:
+            return STATUS_INVALID_FIELD
+        if writing:
+            for port, (lid, lmc) in zip(ports, smpwire.unpack_sources(request.data), strict=False):
+                # Port 0 is this switch itself.
+                if port.number:
+                    port.set_source(lid, lmc)
+        request.data = smpwire.pack_sources(port.source for port in ports)
         return STATUS_OK
 
     def _linear_table(self, request: Smp, writing: bool) -> int:

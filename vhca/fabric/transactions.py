@@ -1,20 +1,26 @@
 """Asking agents by SMP: many requests at once, each with its timer and retries.
 
 A piece of management work is a generator: it yields a list of requests and gets the list of answers (None where an
-agent stayed silent). Works run one after the other, in order.
+agent stayed silent). Works run one after the other, in order. A work that has much to think about yields an empty
+list now and then: it goes on in a later turn of the loop.
+
+An answer counts only if it has the number of a request (they start at random, 64 bits), names its attribute and its
+way, and came in by the port of departure: nobody else on the fabric can answer for an agent.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from random import Random
 from typing import Final
 
+from vhca.fabric.link import CallSoon
 from vhca.wire import mad as madwire
 from vhca.wire.mad import Smp
 from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
 
 MANAGEMENT_VL: Final = 15
-WINDOW: Final = 32
+WINDOW: Final = 8
 RESPONSE_TIMEOUT_NS: Final = 200_000_000
 RETRIES: Final = 4
 
@@ -28,6 +34,8 @@ class Request:
     attr_mod: int
     path: tuple[int, ...]
     data: bytes = b""
+    mkey: int = 0
+    retries: int = RETRIES
 
 
 Work = Generator[list[Request], list[Smp | None], None]
@@ -45,16 +53,20 @@ class _Pending:
 class Transactions:
     """The outstanding requests of one manager."""
 
-    def __init__(self, send: Callable[[Packet], None], now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, send: Callable[[Packet], None], now_ns: Callable[[], int], call_soon: CallSoon, random: Random
+    ) -> None:
         self._send = send
         self._now_ns = now_ns
+        self._call_soon = call_soon
         self._works: deque[tuple[Work, Callable[[], None] | None]] = deque()
         self._waiting: deque[tuple[int, Request]] = deque()
         self._pending: dict[int, _Pending] = {}
         self._answers: list[Smp | None] = []
         self._busy = False
+        self._resting = False  # whether the current work goes on in a later turn
         self._started = False  # whether the first work has yielded its first list
-        self._tid = 0
+        self._tid = random.getrandbits(64)
         self.timeouts = 0
 
     @property
@@ -68,10 +80,10 @@ class Transactions:
         if not self._busy:
             self._run()
 
-    def answer(self, smp: Smp) -> bool:
-        """An SMP response arrived; False if nobody waits for it."""
+    def answer(self, smp: Smp, port: int) -> bool:
+        """An SMP response arrived at switch port `port` (0: our own switch's agent); False if nobody waits for it."""
         pending = self._pending.get(smp.tid)
-        if pending is None or pending.request.attr_id != smp.attr_id or pending.request.attr_mod != smp.attr_mod:
+        if pending is None or not _answers(smp, pending.request, port):
             return False
         del self._pending[smp.tid]
         self._answers[pending.index] = smp
@@ -97,9 +109,9 @@ class Transactions:
         """Send what the window allows; go on with the work when its list is answered."""
         while self._waiting and len(self._pending) < WINDOW:
             index, request = self._waiting.popleft()
-            self._tid += 1
+            self._tid = self._tid + 1 & 0xFFFFFFFFFFFFFFFF
             deadline = self._now_ns() + RESPONSE_TIMEOUT_NS
-            pending = _Pending(index, request, self._tid, deadline, RETRIES)
+            pending = _Pending(index, request, self._tid, deadline, request.retries)
             self._pending[self._tid] = pending
             self._transmit(pending)
         if not self._busy and self._works and not self._pending and not self._waiting:
@@ -121,10 +133,18 @@ class Transactions:
                         done()
                     continue
                 self._answers = [None] * len(requests)
+                if not requests:
+                    self._resting = True
+                    self._call_soon(self._go_on)
+                    return
                 self._waiting.extend(enumerate(requests))
                 self._pump()
         finally:
-            self._busy = False
+            self._busy = self._resting
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._run()
 
     def _transmit(self, pending: _Pending) -> None:
         request = pending.request
@@ -137,6 +157,7 @@ class Transactions:
             tid=pending.tid,
             attr_id=request.attr_id,
             attr_mod=request.attr_mod,
+            mkey=request.mkey,
             dr_slid=PERMISSIVE_LID,
             dr_dlid=PERMISSIVE_LID,
             data=request.data.ljust(64, b"\0"),
@@ -155,3 +176,14 @@ class Transactions:
                 vl=MANAGEMENT_VL,
             )
         )
+
+
+def _answers(smp: Smp, request: Request, port: int) -> bool:
+    """Tell whether a response is one to `request`, as far as it can be known."""
+    path = request.path
+    return (
+        smp.mgmt_class == madwire.CLASS_SUBN_DR
+        and (smp.attr_id, smp.attr_mod, smp.hop_count) == (request.attr_id, request.attr_mod, len(path))
+        and smp.initial_path[1 : len(path) + 1] == bytes(path)
+        and port == (path[0] if path else 0)
+    )

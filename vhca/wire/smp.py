@@ -4,6 +4,7 @@ Each is the start of an SMP's 64 data bytes. The index part of an attribute (por
 modifier; helpers below take it apart.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from vhca.layout import Layout, bits, raw, u8, u16, u32, u64
@@ -21,6 +22,8 @@ MULTICAST_FORWARDING_TABLE: Final = 0x001B
 SM_INFO: Final = 0x0020
 VENDOR_DIAG: Final = 0x0030
 MLNX_EXT_PORT_INFO: Final = 0xFF90
+# Attributes of a vendor begin at 0xFF00: this one is of our switch, see :func:`pack_sources`.
+SOURCE_LIDS: Final = 0xFF30
 
 NODE_TYPE_CA: Final = 1
 NODE_TYPE_SWITCH: Final = 2
@@ -78,6 +81,7 @@ GUIDS_PER_BLOCK: Final = 8
 LFT_PORTS_PER_BLOCK: Final = 64
 MFT_MASKS_PER_BLOCK: Final = 32
 NO_PORT: Final = 255
+SOURCES_PER_BLOCK: Final = 16
 
 
 class NodeInfo(Layout, size=40):
@@ -232,3 +236,16 @@ def unpack_guids(data: bytes) -> list[int]:
 def mtu_bytes(code: int) -> int:
     """Bytes of an MTU code 1..5."""
     return 128 << code
+
+
+def pack_sources(sources: Iterable[tuple[int, int]]) -> bytes:
+    """A block of SourceLids: (LID, LMC) of what hangs on each of 16 ports; LID 0 for a port that may send as anybody.
+
+    The attribute modifier is the number of the block: ports ``16 * block`` and up.
+    """
+    return b"".join(lid.to_bytes(2, "big") + bytes((lmc, 0)) for lid, lmc in sources).ljust(64, b"\0")
+
+
+def unpack_sources(data: bytes) -> list[tuple[int, int]]:
+    """(LID, LMC) of the 16 ports of a block of SourceLids."""
+    return [(int.from_bytes(data[at : at + 2], "big"), data[at + 2] & 7) for at in range(0, 64, 4)]

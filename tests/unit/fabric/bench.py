@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from random import Random
 
 from firmware.mads import packets
 from firmware.mads.port import PortEvent
@@ -39,7 +40,8 @@ class Turns:
 class Card:
     """An HCA reduced to its SMA; everything else that arrives is kept in `inbox`."""
 
-    def __init__(self, fabric: Fabric, name: str, guid: int) -> None:
+    def __init__(self, fabric: Fabric, name: str, guid: int, now_ns: Callable[[], int]) -> None:
+        self.now_ns = now_ns
         self.sma = Sma(BoardInfo(guid, guid, (guid,), node_description=name))
         self.port = fabric.add_port(name)
         self.events: list[PortEvent] = []
@@ -68,7 +70,7 @@ class Card:
             return
         if self.silent:
             return
-        reply, events = self.sma.handle(1, packet.payload)
+        reply, events = self.sma.handle(1, packet.payload, now_ns=self.now_ns())
         self.events += events
         if reply is not None:
             self.port.send(packets.reply_packet(packet, reply, self.lid))
@@ -95,15 +97,15 @@ class Card:
 class Bench:
     """A fabric with cards, and time that moves when asked to."""
 
-    def __init__(self, cards: int = 2, num_ports: int = 36) -> None:
+    def __init__(self, cards: int = 2, num_ports: int = 36, mkey: int | None = None) -> None:
         self.turns = Turns()
         self.clock = VirtualClock(1)
-        self.fabric = Fabric(self.turns.call_soon, self.clock, num_ports=num_ports)
+        self.fabric = Fabric(self.turns.call_soon, self.clock, num_ports=num_ports, mkey=mkey, random=Random(1))
         self.cards = [self.add_card() for _ in range(cards)] if cards else []
 
     def add_card(self) -> Card:
         number = len(self.fabric.ports)
-        return Card(self.fabric, f"hca{number}", 0x1000 + number)
+        return Card(self.fabric, f"hca{number}", 0x1000 + number, self.clock.now_ns)
 
     def run(self) -> None:
         self.turns.run()

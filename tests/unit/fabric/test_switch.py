@@ -46,7 +46,7 @@ class SwitchBench:
         self.turns = Turns()
         self.switch = Switch(self.turns.call_soon, 0xABC, num_ports)
         self.managed: list[Packet] = []
-        self.switch.management = self.managed.append
+        self.switch.management = lambda packet, _port: self.managed.append(packet)
         self.plugs = [Plug(self.turns, port) for port in self.switch.ports[1:]]
         self.turns.run()
         self.switch.agent.info.linear_fdb_top = 100

@@ -1,0 +1,108 @@
+"""The light sweep: is the subnet still as its manager left it?
+
+Asks switches whether a port changed, reads back every port and table, and sets right at once what needs no sweep:
+disabled ports, P_Keys, GUIDs. Anything else that differs asks for a heavy sweep, which writes it again.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from vhca.fabric.topology import Node, NodePort
+from vhca.fabric.transactions import Request, Work
+from vhca.wire import smp as smpwire
+from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
+from vhca.wire.smp import PortInfo, SwitchInfo
+
+if TYPE_CHECKING:
+    from vhca.fabric.subnet_manager import SubnetManager
+
+_READ_EACH_TURN: Final = 32
+
+Place = tuple[Node, NodePort]
+
+
+def light_sweep(manager: "SubnetManager") -> Work:
+    """Look at everything once; ask for a heavy sweep if something differs."""
+    audit = _Audit(manager)
+    yield from audit.switches()
+    yield from audit.ports()
+    yield from audit.identities()
+    before = manager.counters["changed_tables"]
+    yield from manager.tables.read_back()
+    if audit.dirty or manager.counters["changed_tables"] != before:
+        manager.sweep()
+
+
+class _Audit:
+    def __init__(self, manager: "SubnetManager") -> None:
+        self._manager = manager
+        self._topology = manager.topology
+        self.dirty = not manager.topology.nodes
+
+    def switches(self) -> Work:
+        """SwitchInfo: whether a port changed, and the ends of the tables."""
+        ask = self._manager.ask
+        switches = self._topology.switches()
+        answers = yield [ask(METHOD_GET, smpwire.SWITCH_INFO, 0, switch, 0) for switch in switches]
+        for switch, answer in zip(switches, answers, strict=True):
+            if answer is None or answer.status & 0x7FFF or switch.switch_info is None:
+                self.dirty = True
+                continue
+            # The bit of a change is expected to be clear, too.
+            self.dirty |= SwitchInfo.from_bytes(answer.data) != switch.switch_info
+
+    def ports(self) -> Work:
+        """PortInfo of every port; those that were disabled poll again."""
+        places = [(node, port) for node in self._topology.nodes.values() for port in node.ports.values()]
+        wake: list[Request] = []
+        for some in _slices(places):
+            ask = self._manager.ask
+            answers = yield [ask(METHOD_GET, smpwire.PORT_INFO, p.number, n, p.number) for n, p in some]
+            for (node, port), answer in zip(some, answers, strict=True):
+                if answer is None or answer.status & 0x7FFF:
+                    self.dirty = True
+                    continue
+                info = PortInfo.from_bytes(answer.data)
+                if info.port_physical_state == smpwire.PHYS_DISABLED:
+                    wake.append(self._wake(node, port, info))
+                self.dirty |= self._manager.differs(node, port, info)
+                port.info.capability_mask = info.capability_mask
+        if wake:
+            self._manager.counters["enabled_ports"] += len(wake)
+            self.dirty = True
+            yield wake
+
+    def _wake(self, node: Node, port: NodePort, now: PortInfo) -> Request:
+        info = PortInfo.from_bytes(now.to_bytes())
+        info.port_state, info.port_physical_state = smpwire.PORT_NOP, smpwire.PHYS_POLLING
+        # A port that never had an address cannot be set without one.
+        info.lid, info.sm_lid = port.lid, self._manager.lid
+        return self._manager.ask(METHOD_SET, smpwire.PORT_INFO, port.number, node, port.number, info.to_bytes())
+
+    def identities(self) -> Work:
+        """P_Keys and GUIDs of adapters: each has what the manager intends and no more."""
+        ends = [(node, port) for node, port in self._topology.end_ports() if not node.is_switch]
+        yield from self._compare(
+            ends, smpwire.P_KEY_TABLE, lambda port: smpwire.pack_words(port.pkeys).ljust(64, b"\0"), "changed_pkeys"
+        )
+        yield from self._compare(
+            ends, smpwire.GUID_INFO, lambda port: port.guid.to_bytes(8, "big").ljust(64, b"\0"), "changed_guids"
+        )
+
+    def _compare(self, ends: list[Place], attr_id: int, wanted: Callable[[NodePort], bytes], counter: str) -> Work:
+        ask = self._manager.ask
+        for some in _slices(ends):
+            answers: list[Smp | None] = yield [ask(METHOD_GET, attr_id, 0, node, port.number) for node, port in some]
+            wrong = [
+                ask(METHOD_SET, attr_id, 0, node, port.number, wanted(port))
+                for (node, port), answer in zip(some, answers, strict=True)
+                if answer is not None and not answer.status & 0x7FFF and answer.data != wanted(port)
+            ]
+            if wrong:
+                self._manager.counters[counter] += len(wrong)
+                yield wrong
+
+
+def _slices(places: list[Place]) -> Iterator[list[Place]]:
+    for at in range(0, len(places), _READ_EACH_TURN):
+        yield places[at : at + _READ_EACH_TURN]
