@@ -10,6 +10,8 @@ from tests.guest.cards import PORT, assert_no_complaint, moved, sysfs
 from vhca.lab import Guest, Lab
 from vhca.lab.demo import wait_port_active
 
+KEY = 0xC0FFEE
+
 
 @pytest.fixture(autouse=True)
 def _quiet_kernels(lab: Lab) -> object:
@@ -58,12 +60,26 @@ def test_the_user_interfaces_are_there(guest: Guest) -> None:
 def test_management_tools_see_the_subnet(guest: Guest, lab: Lab) -> None:
     assert "State: Active" in guest.run(["ibstat"], check=True).stdout
     assert "SMINFO_MASTER" in guest.run(["sminfo"], check=True).stdout
-    told = guest.run(["smpquery", "nodedesc", str(lab.fabric.lid(lab.hcas[1].name))], check=True).stdout
-    assert lab.hcas[1].name in told
+    assert f"{lab.fabric.lid(lab.hcas[1].name)}" in guest.run(["saquery", "-N"], check=True).stdout
 
 
-def test_a_full_scan_of_the_subnet_finds_every_card(guest: Guest, lab: Lab) -> None:
-    found = guest.run(["ibnetdiscover"], check=True).stdout
+def test_agents_answer_nobody_without_their_key(guest: Guest, lab: Lab) -> None:
+    """Neither the other guest's port nor the switch can be read, let alone be changed; the directory can."""
+    for lid in (lab.fabric.lid(lab.hcas[1].name), 1):
+        assert guest.run(["smpquery", "-t", "200", "nodeinfo", str(lid)]).returncode != 0
+    assert guest.run(["ibportstate", "-t", "200", "1", "2", "disable"]).returncode != 0
+    counters = lab.fabric.counters()
+    assert counters["switch.dropped.bad_mkey"] >= 1
+    assert lab.fabric.active()
+    assert f"{lab.hcas[1].info.node_guid:#018x}" in guest.run(["saquery", "-N"], check=True).stdout
+
+
+@pytest.mark.vhca(mkey=KEY)
+def test_the_owner_of_the_key_reads_agents(guest_pair: tuple[Guest, Guest], lab: Lab) -> None:
+    guest = guest_pair[0]
+    lid = str(lab.fabric.lid(lab.hcas[1].name))
+    assert lab.hcas[1].name in guest.run(["smpquery", "-y", hex(KEY), "nodedesc", lid], check=True).stdout
+    found = guest.run(["ibnetdiscover", "-y", hex(KEY)], check=True).stdout
     for hca in lab.hcas:
         assert f"H-{hca.info.node_guid:016x}" in found
 

@@ -87,7 +87,7 @@ def test_a_reset_without_warning_in_the_middle_of_a_transfer(lab: Lab, guest_pai
     assert_no_complaint(server, client)
 
 
-@pytest.mark.vhca(guests=3, fresh=True)
+@pytest.mark.vhca(guests=3, fresh=True, mkey=0)
 def test_the_death_of_a_guest_leaves_the_others_and_the_fabric_working(lab: Lab) -> None:
     for guest in lab.guests:
         wait_port_active(guest)

@@ -84,16 +84,26 @@ class LiveFabric:
 class Rack:
     """`hcas` cards named h0, h1 ..., each with a socket ``<name>.sock`` and a log ``<name>.log`` in `directory`.
 
+    `mkey` protects the ports against other guests, see :class:`vhca.fabric.fabric.Fabric`.
+
     :ivar hcas: the cards.
     :ivar fabric: the switch, its links, the subnet manager, for any thread.
     """
 
-    def __init__(self, hcas: int, directory: Path, *, firmware: str = "firmware", logs: bool = True) -> None:
+    def __init__(
+        self,
+        hcas: int,
+        directory: Path,
+        *,
+        firmware: str = "firmware",
+        logs: bool = True,
+        mkey: int | None = None,
+    ) -> None:
         if hcas > MAX_CARDS:
             raise RackError(f"{hcas} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
         self.directory = Path(directory)
         self.loop = Loop(RealClock())
-        self._subnet = Fabric(self.loop.call_soon, self.loop.clock, num_ports=max(LEAST_PORTS, hcas))
+        self._subnet = Fabric(self.loop.call_soon, self.loop.clock, num_ports=max(LEAST_PORTS, hcas), mkey=mkey)
         self.fabric = LiveFabric(self.loop, self._subnet)
         self.loop.add_timer_source(self._subnet)
         self._handlers: list[tuple[logging.Logger, logging.Handler]] = []

@@ -62,6 +62,28 @@ def capture_file(text: str) -> Path:
     return path.resolve()
 
 
+def management_key(text: str) -> int:
+    """A type for an M_Key: 64 bits, decimal or with 0x."""
+    try:
+        value = int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number: give 0, or a key such as 0x1234") from None
+    if not 0 <= value < 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text} does not have 64 bits")
+    return value
+
+
+def add_mkey_option(parser: argparse._ActionsContainer) -> None:
+    """Give a command with a fabric the option that says how its ports are protected."""
+    parser.add_argument(
+        "--mkey",
+        type=management_key,
+        metavar="KEY",
+        help="one M_Key for all ports, for your own tools (smpquery -y KEY); 0: no protection, guests may change each"
+        " other's ports (default: a secret one for each port)",
+    )
+
+
 def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     """Give a command the options that describe guests, their kernel and their cards."""
     group = parser.add_argument_group("guests")
@@ -72,6 +94,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
         "--hcas", type=whole(0, 16), default=1, metavar="N", help="cards in each guest (default: %(default)s)"
     )
     add_kernel_options(group)
+    add_mkey_option(group)
     group.add_argument(
         "--memory", type=whole(384, 1 << 20), default=1024, metavar="MIB", help="each guest's (default: %(default)s)"
     )
@@ -116,11 +139,12 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
     from vhca.lab.lab import RackLike
 
     capture: Path | None = options.capture
+    mkey: int | None = options.mkey
 
     def rack(hcas: int, directory: Path) -> RackLike:
         from vhca.cli.racks import RecordedRack
 
-        return RecordedRack(hcas, directory, capture)
+        return RecordedRack(hcas, directory, capture, mkey)
 
     return Lab(
         guests=options.guests,

@@ -11,8 +11,8 @@ from vhca.chip.rack import Rack
 class RecordedRack(Rack):
     """A rack whose cables are recorded from before the first packet until it stops, if ``capture`` names a file."""
 
-    def __init__(self, hcas: int, directory: Path, capture: Path | None) -> None:
-        super().__init__(hcas, directory)
+    def __init__(self, hcas: int, directory: Path, capture: Path | None, mkey: int | None = None) -> None:
+        super().__init__(hcas, directory, mkey=mkey)
         self._capture = capture
         self._recording = contextlib.ExitStack()
 

@@ -71,11 +71,11 @@ class RackLike(Protocol):
 RackFactory = Callable[[int, Path], RackLike]
 
 
-def default_rack(hcas: int, directory: Path) -> RackLike:
+def default_rack(hcas: int, directory: Path, mkey: int | None = None) -> RackLike:
     """The project's own rack of cards."""
     from vhca.chip.rack import Rack
 
-    return Rack(hcas, directory)
+    return Rack(hcas, directory, mkey=mkey)
 
 
 class Guest:
@@ -309,7 +309,8 @@ class Lab:
         boot_timeout_s: float = 120.0,
         kernel_arguments: str = "",
         qemu_arguments: Sequence[str] = (),
-        rack_factory: RackFactory = default_rack,
+        mkey: int | None = None,
+        rack_factory: RackFactory | None = None,
         progress: Progress | None = None,
         cache: Cache | None = None,
     ) -> None:
@@ -321,7 +322,9 @@ class Lab:
         interfaces of the RDMA stack in guests that have a card, and wait for their ports to be ACTIVE.  ``share``: a
         host folder that guests see at /mnt/share; docs/host.md says what a guest can do there.
         ``iommu``: put an IOMMU between devices and memory (``kernel_arguments`` must switch it on), so that a
-        guest can hand a card to a program of its own.  ``boot_timeout_s``: how long a guest may take to boot.
+        guest can hand a card to a program of its own.  ``mkey``: one M_Key for all ports of the fabric, 0 for
+        none; without it each has a secret one, and tools that send SMPs (smpquery, ibnetdiscover) get no answer.
+        ``boot_timeout_s``: how long a guest may take to boot.
         """
         if guests < 1 or guests > 1000:
             raise LabError(f"{guests} guests: not a number of guests", "give 1 to 1000")
@@ -357,7 +360,7 @@ class Lab:
         self._keep_logs = keep_logs
         self._modules_dir = modules_dir
         self._extra_modules = extra_modules
-        self._rack_factory = rack_factory
+        self._rack_factory = rack_factory or (lambda hcas, directory: default_rack(hcas, directory, mkey))
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
         self._network: Network | None = None

@@ -45,12 +45,12 @@ def test_clients_hear_that_they_must_register_with_the_lid_before_the_port_is_ar
     seen: list[tuple[int, int]] = []
     handle = card.sma.handle
 
-    def watch(port: int, mad: bytes) -> object:
+    def watch(port: int, mad: bytes, now_ns: int) -> object:
         request = Smp.from_bytes(mad)
         if (request.method, request.attr_id) == (madwire.METHOD_SET, smp.PORT_INFO):
             wanted = smp.PortInfo.from_bytes(request.data)
             seen.append((wanted.port_state, wanted.client_reregister))
-        return handle(port, mad)
+        return handle(port, mad, now_ns=now_ns)
 
     card.sma.handle = watch  # type: ignore[method-assign, assignment]
     bench.run()
@@ -70,10 +70,10 @@ def test_a_lost_order_to_register_is_given_with_the_activation() -> None:
     card = bench.cards[0]
     handle = card.sma.handle
 
-    def deaf(port: int, mad: bytes) -> object:
+    def deaf(port: int, mad: bytes, now_ns: int) -> object:
         request = Smp.from_bytes(mad)
         lost = request.method == madwire.METHOD_SET and smp.PortInfo.from_bytes(request.data).port_state == smp.PORT_NOP
-        return (None, []) if lost else handle(port, mad)
+        return (None, []) if lost else handle(port, mad, now_ns=now_ns)
 
     card.sma.handle = deaf  # type: ignore[method-assign, assignment]
     bench.pass_time(2)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vhca.cli import status
-from vhca.cli.options import capture_file, whole
+from vhca.cli.options import add_mkey_option, capture_file, whole
 
 NAME: Final = "serve"
 SUMMARY: Final = "run the fabric and the cards alone, for your own QEMU or libvirt"
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--capture", type=capture_file, metavar="FILE.pcapng", help="write every InfiniBand packet to this file"
     )
+    add_mkey_option(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 
 
@@ -63,7 +64,7 @@ def execute(options: argparse.Namespace) -> int:
         raise LabError(error.what, error.remedy) from error
     except OSError as error:
         raise LabError(f"cannot make {options.dir}: {error.strerror}", "give a folder of yours with --dir") from error
-    rack = RecordedRack(options.hcas, folder, options.capture)
+    rack = RecordedRack(options.hcas, folder, options.capture, options.mkey)
     try:
         rack.start()
         if not options.quiet:

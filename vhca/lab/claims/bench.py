@@ -36,8 +36,11 @@ _SPARE_SLOT: Final = 20  # PCI Express slot number of the empty slot
 
 
 def spare_rack(hcas: int, directory: Path) -> RackLike:
-    """A rack with one card more than the guests have: it is plugged in while a guest runs."""
-    return Rack(hcas + 1, directory)
+    """A rack with one card more than the guests have: it is plugged in while a guest runs.
+
+    Its ports have no M_Key: claims look at agents from inside a guest.
+    """
+    return Rack(hcas + 1, directory, mkey=0)
 
 
 _ABOUT: Final = {
