@@ -149,7 +149,9 @@ class Fabric:
         self.manager = SubnetManager(
             self.switch.send_from_management, clock.now_ns, call_soon=call_soon, random=random, mkey=mkey
         )
-        self.administration = SubnetAdministration(self.manager, self.switch.send_from_management, clock.now_ns)
+        self.administration = SubnetAdministration(
+            self.manager, self.switch.send_from_management, clock.now_ns, call_soon, num_ports, random
+        )
         self.manager.changed = self.administration.topology_changed
         self.switch.management = self._from_management_port
         call_soon(self.manager.start)

@@ -2,8 +2,11 @@
 
 Decides about joins and leaves; the tables of switches are written by the subnet manager. The broadcast group of IPoIB
 exists from the start and stays, because hosts only join it.
+
+A port may be in as many groups as its share of the MLIDs: whatever others do, each can make that many.
 """
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,7 +20,7 @@ from vhca.wire.sa import McMemberRecord
 IPOIB_BROADCAST: Final = bytes.fromhex("ff12401bffff000000000000ffffffff")
 IPOIB_QKEY: Final = 0x00000B1B
 LIFE_TIME: Final = 18
-MLID_COUNT: Final = 1024
+MLID_COUNT: Final = 4096
 
 # A join that creates a group must say at least this (15.2.5.17.3).
 _CREATE_COMPONENTS: Final = sa.MC_QKEY | sa.MC_TCLASS | sa.MC_PKEY | sa.MC_SL | sa.MC_FLOW_LABEL
@@ -57,16 +60,20 @@ def selected(selector: int, wanted: int, actual: int) -> bool:
 
 
 class MulticastGroups:
-    """All groups of a subnet."""
+    """All groups of a subnet, which has `ports` places for adapters."""
 
-    def __init__(self, mtu: int = smp.MTU_2048, rate: int = smp.RATE_100_GBPS) -> None:
+    def __init__(self, ports: int, mtu: int = smp.MTU_2048, rate: int = smp.RATE_100_GBPS) -> None:
         self.groups: dict[bytes, Group] = {}
+        self.share = max(1, (MLID_COUNT - 1) // ports)
+        self._groups_of: dict[bytes, set[bytes]] = {}  # port GID -> MGIDs
+        self._free = list(range(MULTICAST_LID_FIRST, MULTICAST_LID_FIRST + MLID_COUNT))  # a heap
+        self._fresh = 0
         self._default_mtu = mtu
         self._default_rate = rate
         broadcast = McMemberRecord(
             mgid=IPOIB_BROADCAST,
             qkey=IPOIB_QKEY,
-            mlid=self._free_mlid() or MULTICAST_LID_FIRST,
+            mlid=heapq.heappop(self._free),
             mtu_selector=sa.SELECT_EXACTLY,
             mtu=mtu,
             pkey=0xFFFF,
@@ -84,12 +91,16 @@ class MulticastGroups:
             return SA_STATUS_INSUFFICIENT_COMPONENTS, None, False
         group = self.groups.get(wanted.mgid) if mask & sa.MC_MGID else None
         created = group is None
+        mine = self._groups_of.get(wanted.port_gid, set())
+        if len(mine) >= self.share and (group is None or group.record.mgid not in mine):
+            return SA_STATUS_NO_RESOURCES, None, False
         if group is None:
             status, group = self._create(wanted, mask)
             if group is None:
                 return status, None, False
         elif not self._agrees(group.record, wanted, mask):
             return REQ_INVALID, None, False
+        self._groups_of.setdefault(wanted.port_gid, mine).add(group.record.mgid)
         group.members[wanted.port_gid] = group.members.get(wanted.port_gid, 0) | wanted.join_state
         return 0, group, created
 
@@ -103,32 +114,35 @@ class MulticastGroups:
             return REQ_INVALID, None, False
         return 0, group, self._remove(group, wanted.port_gid, wanted.join_state)
 
-    def purge(self, present: set[bytes]) -> Iterator[tuple[Group, bool]]:
-        """Members whose port is gone leave; gives the groups that changed, and whether each is gone."""
-        for group in list(self.groups.values()):
-            absent = [port_gid for port_gid in group.members if port_gid not in present]
-            if absent:
-                gone = False
-                for port_gid in absent:
-                    gone = self._remove(group, port_gid, 0xF)
-                yield group, gone
+    def ports(self) -> list[bytes]:
+        """GIDs of all ports that are in a group."""
+        return list(self._groups_of)
 
-    def query(self, wanted: McMemberRecord, mask: int) -> list[McMemberRecord]:
-        """Records that match: one for each group, or for each member if a member is asked for."""
-        found = []
-        for group in self.groups.values():
-            if mask & sa.MC_MGID and group.record.mgid != wanted.mgid:
-                continue
-            if mask & (1 << 3) and group.record.mlid != wanted.mlid:
-                continue
-            if not self._agrees(group.record, wanted, mask):
-                continue
-            if mask & sa.MC_PORT_GID:
-                if wanted.port_gid in group.members:
-                    found.append(group.record_for(wanted.port_gid))
-            else:
-                found.append(McMemberRecord.from_bytes(group.record.to_bytes()))
-        return found
+    def purge(self, port_gid: bytes) -> Iterator[tuple[Group, bool]]:
+        """A port is gone and leaves its groups; gives each, and whether it is gone now."""
+        for mgid in sorted(self._groups_of.get(port_gid, ())):
+            group = self.groups.get(mgid)
+            if group is not None and port_gid in group.members:
+                yield group, self._remove(group, port_gid, 0xF)
+
+    def query(self, wanted: McMemberRecord, mask: int) -> Iterator[McMemberRecord | None]:
+        """Records that match: one for each group, or for each member if a member is asked for; None if one does not.
+
+        They are the groups' own: not to be changed.
+        """
+        for group in list(self.groups.values()):
+            yield self._matching(group, wanted, mask)
+
+    def _matching(self, group: Group, wanted: McMemberRecord, mask: int) -> McMemberRecord | None:
+        if mask & sa.MC_MGID and group.record.mgid != wanted.mgid:
+            return None
+        if mask & (1 << 3) and group.record.mlid != wanted.mlid:
+            return None
+        if not self._agrees(group.record, wanted, mask):
+            return None
+        if mask & sa.MC_PORT_GID:
+            return group.record_for(wanted.port_gid) if wanted.port_gid in group.members else None
+        return group.record
 
     def _remove(self, group: Group, port_gid: bytes, bits: int) -> bool:
         state = group.members[port_gid] & ~bits
@@ -136,13 +150,23 @@ class MulticastGroups:
             group.members[port_gid] = state
             return False
         del group.members[port_gid]
+        self._left(group, port_gid)
         # A group lives as long as it has a full member (15.2.5.17.2).
         full = sa.JOIN_FULL | sa.JOIN_SEND_ONLY_FULL
         if group.permanent or any(state & full for state in group.members.values()):
             return False
+        for other in group.members:
+            self._left(group, other)
         group.members.clear()
-        self.groups.pop(group.record.mgid, None)
+        del self.groups[group.record.mgid]
+        heapq.heappush(self._free, group.record.mlid)
         return True
+
+    def _left(self, group: Group, port_gid: bytes) -> None:
+        mine = self._groups_of[port_gid]
+        mine.discard(group.record.mgid)
+        if not mine:
+            del self._groups_of[port_gid]
 
     def _create(self, wanted: McMemberRecord, mask: int) -> tuple[int, Group | None]:
         if not wanted.join_state & (sa.JOIN_FULL | sa.JOIN_SEND_ONLY_FULL):
@@ -158,11 +182,10 @@ class MulticastGroups:
         rate = self._choose(wanted.rate_selector, wanted.rate, mask & sa.MC_RATE, self._default_rate, 63)
         if mtu is None or rate is None:
             return REQ_INVALID, None
-        mlid = self._free_mlid()
-        if mlid is None:
+        if not self._free:
             return SA_STATUS_NO_RESOURCES, None
         record = McMemberRecord.from_bytes(wanted.to_bytes())
-        record.mgid, record.port_gid, record.mlid = mgid, bytes(16), mlid
+        record.mgid, record.port_gid, record.mlid = mgid, bytes(16), heapq.heappop(self._free)
         record.mtu, record.rate = mtu, rate
         record.mtu_selector = record.rate_selector = record.life_time_selector = sa.SELECT_EXACTLY
         record.life_time = LIFE_TIME
@@ -201,16 +224,11 @@ class MulticastGroups:
         rated = mask & sa.MC_RATE and mask & sa.MC_RATE_SELECTOR
         return not rated or selected(wanted.rate_selector, wanted.rate, record.rate)
 
-    def _free_mlid(self) -> int | None:
-        taken = {group.record.mlid for group in self.groups.values()}
-        return next((n for n in range(MULTICAST_LID_FIRST, MULTICAST_LID_FIRST + MLID_COUNT) if n not in taken), None)
-
     def _fresh_mgid(self, wanted: McMemberRecord) -> bytes:
         """A GID for whoever wants the SA to choose one: transient, of the asked scope."""
         scope = wanted.scope or 2
-        number = 0
         while True:
-            mgid = bytes((0xFF, 0x10 | scope, 0xA0, 0x1B)) + number.to_bytes(12, "big")
+            mgid = bytes((0xFF, 0x10 | scope, 0xA0, 0x1B)) + self._fresh.to_bytes(12, "big")
+            self._fresh += 1
             if mgid not in self.groups:
                 return mgid
-            number += 1

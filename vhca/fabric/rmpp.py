@@ -1,41 +1,50 @@
 """Sending answers that do not fit one datagram: the sender's half of RMPP (13.6 of volume 1).
 
 A transaction sends as many segments as the receiver's window allows, goes on with each acknowledgement, repeats from
-the first unacknowledged segment on a timeout and aborts after the last retry.
+the first unacknowledged segment on a timeout and aborts after the last retry. A segment is made when it is sent; a
+window is sent a few segments at a time, in the receiver's turns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from vhca.fabric.fair_queue import FairQueue, Job
+from vhca.layout import Layout
 from vhca.wire import mad as madwire
 from vhca.wire.mad import SA_DATA_BYTES, SA_HEADER_BYTES, SaMad
 from vhca.wire.packet import Packet
 
 TIMEOUT_NS: Final = 1_000_000_000
 RETRIES: Final = 3
-MAX_TRANSACTIONS: Final = 256
+TRANSFERS_PER_LID: Final = 4
+WINDOW: Final = 64
+SEGMENTS_PER_TURN: Final = 4
+_NO_LIMIT: Final = 1 << 30
 
 Key = tuple[int, int, int]
 """(LID, QP, transaction id) of the receiver"""
 
 
-@dataclass(slots=True)
-class _Transfer:
-    reply: Callable[[bytes], Packet]
-    segments: list[bytes]
-    acked: int = 0
-    window_last: int = 1
-    deadline_ns: int = 0
-    retries: int = RETRIES
+class Table:
+    """Records as the datagrams of one transfer; `header` gives the SA part of each, `stride` the bytes of a record."""
 
+    def __init__(self, header: SaMad, records: Sequence[Layout], stride: int) -> None:
+        self._header = header.to_bytes()
+        self._records = records
+        self._stride = stride
+        self._bytes = stride * len(records)
+        self.segments = max(1, -(-self._bytes // SA_DATA_BYTES))
 
-def segments_of(header: SaMad, data: bytes) -> list[bytes]:
-    """Cut `data` into the 256-byte datagrams of one transfer; `header` gives the SA part of each."""
-    pieces = [data[at : at + SA_DATA_BYTES] for at in range(0, len(data), SA_DATA_BYTES)] or [b""]
-    out = []
-    for number, piece in enumerate(pieces, 1):
-        mad = SaMad.from_bytes(header.to_bytes())
+    def segment(self, number: int) -> bytes:
+        """The datagram of segment `number`, from 1."""
+        start = (number - 1) * SA_DATA_BYTES
+        end = min(start + SA_DATA_BYTES, self._bytes)
+        first = start // self._stride
+        some = self._records[first : -(-end // self._stride)]
+        data = b"".join(record.to_bytes().ljust(self._stride, b"\0") for record in some)
+        piece = data[start - first * self._stride :][: end - start]
+        mad = SaMad.from_bytes(self._header)
         mad.rmpp_version = madwire.RMPP_VERSION
         mad.rmpp_type = madwire.RMPP_DATA
         mad.rmpp_flags = madwire.RMPP_ACTIVE
@@ -43,36 +52,48 @@ def segments_of(header: SaMad, data: bytes) -> list[bytes]:
         if number == 1:
             # Counted with the SA header of each segment, as receivers count it.
             mad.rmpp_flags |= madwire.RMPP_FIRST
-            mad.payload_length = len(data) + SA_HEADER_BYTES * len(pieces)
-        if number == len(pieces):
+            mad.payload_length = self._bytes + SA_HEADER_BYTES * self.segments
+        if number == self.segments:
             mad.rmpp_flags |= madwire.RMPP_LAST
             mad.payload_length = len(piece) + SA_HEADER_BYTES
         mad.data = piece.ljust(SA_DATA_BYTES, b"\0")
-        out.append(mad.to_bytes())
-    return out
+        return mad.to_bytes()
+
+
+@dataclass(slots=True)
+class _Transfer:
+    reply: Callable[[bytes], Packet]
+    table: Table
+    next: int = 1
+    acked: int = 0
+    window_last: int = 1
+    deadline_ns: int = 0
+    retries: int = RETRIES
+    sending: bool = False
 
 
 class RmppSender:
-    """All transfers under way."""
+    """All transfers under way; at most a few for each LID, the oldest of which makes room for a new one."""
 
-    def __init__(self, send: Callable[[Packet], None], now_ns: Callable[[], int]) -> None:
+    def __init__(self, send: Callable[[Packet], None], now_ns: Callable[[], int], queue: FairQueue) -> None:
         self._send = send
         self._now_ns = now_ns
+        self._queue = queue
         self._transfers: dict[Key, _Transfer] = {}
         self.aborted = 0
 
-    def start(self, key: Key, reply: Callable[[bytes], Packet], header: SaMad, data: bytes) -> None:
-        """Send `data` to whoever asked; `reply` makes a packet of a datagram. A repeated question restarts."""
-        transfer = _Transfer(reply, segments_of(header, data))
-        if len(transfer.segments) == 1:
+    def start(self, key: Key, reply: Callable[[bytes], Packet], table: Table) -> None:
+        """Send `table` to whoever asked; `reply` makes a packet of a datagram. A repeated question restarts."""
+        if table.segments == 1:
             # Answered as a whole: nothing to remember, the question is repeated if this is lost.
-            self._send(reply(transfer.segments[0]))
+            self._send(reply(table.segment(1)))
             return
-        if len(self._transfers) >= MAX_TRANSACTIONS:
-            del self._transfers[next(iter(self._transfers))]
-            self.aborted += 1
-        self._transfers[key] = transfer
-        self._push(transfer, 1)
+        self._transfers.pop(key, None)
+        mine = [other for other in self._transfers if other[0] == key[0]]
+        if len(mine) >= TRANSFERS_PER_LID:
+            self._end(mine[0])
+        transfer = self._transfers[key] = _Transfer(reply, table)
+        self._push(key, transfer, 1)
 
     def control(self, key: Key, mad: SaMad) -> None:
         """An ACK, STOP or ABORT arrived from the receiver."""
@@ -80,20 +101,20 @@ class RmppSender:
         if transfer is None:
             return
         if mad.rmpp_type != madwire.RMPP_ACK:
-            del self._transfers[key]
-            self.aborted += 1
+            self._end(key)
             return
         segment, window = mad.segment_number, mad.payload_length
         if segment > transfer.window_last or window < segment:
             return
-        if segment >= len(transfer.segments):
+        if segment >= transfer.table.segments:
             del self._transfers[key]
             return
         first = max(transfer.acked, transfer.window_last) + 1 if window > transfer.window_last else segment + 1
         transfer.acked = max(transfer.acked, segment)
-        transfer.window_last = max(transfer.window_last, min(window, len(transfer.segments)))
+        window = min(window, transfer.table.segments, transfer.acked + WINDOW)
+        transfer.window_last = max(transfer.window_last, window)
         transfer.retries = RETRIES
-        self._push(transfer, first)
+        self._push(key, transfer, first)
 
     def next_deadline(self) -> int | None:
         """When the first transfer must be repeated."""
@@ -105,17 +126,36 @@ class RmppSender:
             if transfer.deadline_ns > now_ns:
                 continue
             if transfer.retries == 0:
-                del self._transfers[key]
-                self.aborted += 1
-                self._send(transfer.reply(_abort(transfer.segments[0])))
+                self._end(key)
+                self._send(transfer.reply(_abort(transfer.table.segment(1))))
                 continue
             transfer.retries -= 1
-            self._push(transfer, transfer.acked + 1)
+            self._push(key, transfer, transfer.acked + 1)
 
-    def _push(self, transfer: _Transfer, first: int) -> None:
+    def _end(self, key: Key) -> None:
+        del self._transfers[key]
+        self.aborted += 1
+
+    def _push(self, key: Key, transfer: _Transfer, first: int) -> None:
+        """Send the window from segment `first` on, or go on from there if it is being sent."""
         transfer.deadline_ns = self._now_ns() + TIMEOUT_NS
-        for segment in transfer.segments[first - 1 : transfer.window_last]:
-            self._send(transfer.reply(segment))
+        transfer.next = min(transfer.next, first) if transfer.sending else first
+        if not transfer.sending and first <= transfer.window_last:
+            transfer.sending = True
+            # There are never more of these than transfers.
+            self._queue.put(key[0], self._segments(key, transfer), limit=_NO_LIMIT)
+
+    def _segments(self, key: Key, transfer: _Transfer) -> Job:
+        sent = 0
+        try:
+            while transfer.next <= transfer.window_last and self._transfers.get(key) is transfer:
+                self._send(transfer.reply(transfer.table.segment(transfer.next)))
+                transfer.next += 1
+                sent += 1
+                if sent % SEGMENTS_PER_TURN == 0:
+                    yield
+        finally:
+            transfer.sending = False
 
 
 def _abort(segment: bytes) -> bytes:

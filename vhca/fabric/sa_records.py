@@ -102,8 +102,10 @@ EVERY: Final[dict[type[Layout], Callable[[SubnetManager], Iterator[Layout]]]] = 
 """All records of a kind."""
 
 
-def paths(manager: SubnetManager, groups: MulticastGroups, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
-    """Paths that a query asks for; at least one end must be named (15.2.5.16)."""
+def paths(
+    manager: SubnetManager, groups: MulticastGroups, wanted: PathRecord, mask: int
+) -> Iterator[PathRecord | None]:
+    """Paths that a query asks for, None for each that it does not; at least one end must be named (15.2.5.16)."""
     if mask & sa.PATH_PKEY and (wanted.pkey ^ DEFAULT_PKEY) & 0x7FFF:
         return
     if mask & sa.PATH_DGID and wanted.dgid[0] == 0xFF:
@@ -115,9 +117,7 @@ def paths(manager: SubnetManager, groups: MulticastGroups, wanted: PathRecord, m
         raise NotOnePath(SA_STATUS_INSUFFICIENT_COMPONENTS)
     for source in sources:
         for destination in destinations:
-            path = _path(source[1], destination[1], wanted, mask)
-            if path is not None:
-                yield path
+            yield _path(source[1], destination[1], wanted, mask)
 
 
 def _ends(manager: SubnetManager, wanted_gid: bytes, wanted_lid: int, by_gid: int, by_lid: int) -> list[Place]:

@@ -3,17 +3,25 @@
 Who asks gets paths, groups, nodes, ports, cables and services (15.2 of volume 1); component masks are honoured, tables
 go by RMPP. Answers come from what the subnet manager found; joins and leaves make it rewrite multicast tables before
 they are answered, so that a joined port misses nothing.
+
+A port speaks for itself only: the switch vouches for the LID of a request, and what a request adds, changes or removes
+must belong to that port. Joins by proxy are refused. Nobody is trusted (15.4.1): there is no SM_Key to know, and a
+request with another one is dropped. Each port has a share of the groups, services and subscriptions, a bounded queue of
+requests, and its turn (:mod:`vhca.fabric.fair_queue`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from random import Random, SystemRandom
 from typing import Final
 
 from vhca.fabric import sa_records
+from vhca.fabric.fair_queue import FairQueue, Job
+from vhca.fabric.link import CallSoon
 from vhca.fabric.multicast import Group, MulticastGroups
-from vhca.fabric.rmpp import RmppSender
+from vhca.fabric.rmpp import RmppSender, Table
 from vhca.fabric.sa_records import NotOnePath, matches
+from vhca.fabric.sa_registry import Services, Subscribers
 from vhca.fabric.subnet_manager import SubnetManager
 from vhca.fabric.topology import PortKey
 from vhca.layout import Layout
@@ -25,10 +33,15 @@ from vhca.wire.packet import SEND, UD, Packet
 from vhca.wire.sa import McMemberRecord, PathRecord, ServiceRecord
 
 RESP_TIME: Final = 18
-MAX_SERVICES: Final = 4096
-MAX_SUBSCRIBERS: Final = 1024
-_ALL_TRAPS: Final = 0xFFFF
-_FOREVER: Final = 0xFFFFFFFF
+REQUESTS_PER_LID: Final = 64
+REPORTS_WAITING: Final = 1024
+MAX_RECORDS: Final = 1 << 16
+RECORDS_PER_TURN: Final = 16
+REPORTS_PER_TURN: Final = 8
+GROUPS_PER_TURN: Final = 16
+# Askers of the queue that are no LID: the SA itself.
+_REPORTS: Final = -1
+_TOPOLOGY: Final = -2
 
 _TABLES: Final[dict[int, type[Layout]]] = {
     sa.NODE_RECORD: sa.NodeRecord,
@@ -44,27 +57,30 @@ _TABLES: Final[dict[int, type[Layout]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Subscriber:
-    lid: int
-    qpn: int
-    trap_number: int
-
-
 class SubnetAdministration:
-    """The SA of one subnet; shares knowledge with its subnet manager."""
+    """The SA of one subnet with `ports` places for adapters; shares knowledge with its subnet manager."""
 
-    def __init__(self, manager: SubnetManager, send: Callable[[Packet], None], now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        manager: SubnetManager,
+        send: Callable[[Packet], None],
+        now_ns: Callable[[], int],
+        call_soon: CallSoon,
+        ports: int,
+        random: Random | None = None,
+    ) -> None:
         self.manager = manager
-        self.multicast = MulticastGroups()
-        self.services: dict[tuple[int, bytes, int], tuple[ServiceRecord, int | None]] = {}
+        self.multicast = MulticastGroups(ports)
+        self.services = Services(ports)
+        self.subscribers = Subscribers(ports)
         self.counters: Counter[str] = Counter()
         self._send = send
         self._now_ns = now_ns
-        self._rmpp = RmppSender(send, now_ns)
-        self._subscribers: set[_Subscriber] = set()
-        self._present: set[bytes] = set()
-        self._report_tid = 0
+        self._queue = FairQueue(call_soon, REQUESTS_PER_LID)
+        self._rmpp = RmppSender(send, now_ns, self._queue)
+        self._present: dict[bytes, int] = {}  # port GID -> LID
+        self._changed = False  # whether the topology changed since it was last looked at
+        self._report_tid = (random or SystemRandom()).getrandbits(64)
 
     # Outside
 
@@ -85,8 +101,7 @@ class SubnetAdministration:
             # Requests of several segments exist for MultiPathRecord only.
             self.counters["long_requests"] += 1
         else:
-            self.counters["requests"] += 1
-            self._dispatch(packet, request)
+            self._accept(packet, request)
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
@@ -97,29 +112,67 @@ class SubnetAdministration:
         self._rmpp.run_timers(now_ns)
 
     def topology_changed(self) -> None:
-        """The manager finished a sweep: absent ports leave their groups, subscribers hear who came and went."""
-        present = {
-            madwire.gid(port.info.gid_prefix, port.guid) for _, port in self.manager.topology.end_ports() if port.lid
-        }
-        for group, gone in self.multicast.purge(present):
+        """The manager finished a sweep: absent ports lose what they had, subscribers hear who came and went."""
+        self._changed = True
+        if not self._queue.waiting(_TOPOLOGY):
+            self._queue.put(_TOPOLOGY, self._follow_topology())
+
+    def _follow_topology(self) -> Job:
+        while self._changed:
+            self._changed = False
+            ends = [port for _, port in self.manager.topology.end_ports() if port.lid]
+            present = {madwire.gid(port.info.gid_prefix, port.guid): port.lid for port in ends}
+            before, self._present = self._present, present
+            yield
+            for port_gid in sorted({*before, *self.multicast.ports()} - present.keys()):
+                yield from self._forget(port_gid, before.get(port_gid))
+            for number, group in enumerate(list(self.multicast.groups.values()), 1):
+                # Members may hang on another port now.
+                self._write(group, None)
+                if number % GROUPS_PER_TURN == 0:
+                    yield
+            for port_gid in sorted(before.keys() - present):
+                self._report(madwire.TRAP_GID_OUT_OF_SERVICE, port_gid)
+            for port_gid in sorted(present.keys() - before):
+                self._report(madwire.TRAP_GID_IN_SERVICE, port_gid)
+
+    def _forget(self, port_gid: bytes, lid: int | None) -> Job:
+        """A port is gone: so is all that it told."""
+        self.services.forget(port_gid)
+        if lid is not None:
+            self.subscribers.forget(lid)
+        yield
+        for group, gone in self.multicast.purge(port_gid):
             self._group_changed(group, gone, None)
-        for group in self.multicast.groups.values():
-            # Members may hang on another port now.
-            self._write(group, None)
-        for port_gid in sorted(self._present - present):
-            self._report(madwire.TRAP_GID_OUT_OF_SERVICE, port_gid)
-        for port_gid in sorted(present - self._present):
-            self._report(madwire.TRAP_GID_IN_SERVICE, port_gid)
-        self._present = present
+            yield
 
     # Requests
 
-    def _dispatch(self, packet: Packet, request: SaMad) -> None:
+    def _accept(self, packet: Packet, request: SaMad) -> None:
+        """Put a request into its sender's queue."""
+        if request.sm_key:
+            # Nobody knows a key (C15-0.1.5: such a request gets no answer).
+            self.counters["bad_sm_key"] += 1
+        elif self._queue.put(packet.slid, self._dispatch(packet, request)):
+            self.counters["requests"] += 1
+        else:
+            # Hosts repeat questions that get no answer.
+            self.counters["too_many_requests"] += 1
+
+    def _is_sender(self, packet: Packet, port_gid: bytes) -> bool:
+        """Tell whether a request comes from the port with this GID."""
+        found = self.manager.topology.by_gid(port_gid)
+        if found is not None and found[1].lid == packet.slid:
+            return True
+        self.counters["not_ones_own"] += 1
+        return False
+
+    def _dispatch(self, packet: Packet, request: SaMad) -> Job:
         method, attr_id = request.method, request.attr_id
         if request.class_version != madwire.SA_CLASS_VERSION:
             self._answer(packet, request, madwire.STATUS_BAD_VERSION)
         elif method in (METHOD_GET, METHOD_GET_TABLE):
-            self._query(packet, request)
+            yield from self._query(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.MC_MEMBER_RECORD:
             self._membership(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.SERVICE_RECORD:
@@ -135,7 +188,7 @@ class SubnetAdministration:
         self.counters[f"unsupported_attribute_{request.attr_id:#06x}"] += 1
         self._answer(packet, request, madwire.STATUS_UNSUPPORTED_ATTRIBUTE)
 
-    def _query(self, packet: Packet, request: SaMad) -> None:
+    def _query(self, packet: Packet, request: SaMad) -> Job:
         table = request.method == METHOD_GET_TABLE
         if request.attr_id == madwire.ATTR_CLASS_PORT_INFO and not table:
             self._answer(packet, request, 0, _class_port_info())
@@ -145,32 +198,46 @@ class SubnetAdministration:
             self._unsupported(packet, request)
             return
         wanted = layout.from_bytes(request.data.ljust(layout.SIZE, b"\0"))
+        # One path is as good as another; of other records, two are too many.
+        enough = MAX_RECORDS if table else 1 if isinstance(wanted, PathRecord) else 2
+        records: list[Layout] = []
         try:
-            records = list(self._records(layout, wanted, request.component_mask))
+            for number, record in enumerate(self._records(layout, wanted, request.component_mask), 1):
+                if record is not None:
+                    records.append(record)
+                    if len(records) >= enough:
+                        break
+                if number % RECORDS_PER_TURN == 0:
+                    yield
         except NotOnePath as problem:
             self._answer(packet, request, problem.status)
             return
         if table:
+            yield
             self._answer_table(packet, request, layout, records)
         elif not records:
             self._answer(packet, request, madwire.SA_STATUS_NO_RECORDS)
-        elif len(records) > 1 and not isinstance(wanted, PathRecord):
+        elif len(records) > 1:
             self._answer(packet, request, madwire.SA_STATUS_TOO_MANY_RECORDS)
         else:
             self._answer(packet, request, 0, records[0])
 
-    def _records(self, layout: type[Layout], wanted: Layout, mask: int) -> Iterable[Layout]:
+    def _records(self, layout: type[Layout], wanted: Layout, mask: int) -> Iterator[Layout | None]:
+        """Records that match, and None for each that was looked at and does not."""
         if isinstance(wanted, PathRecord):
-            return sa_records.paths(self.manager, self.multicast, wanted, mask)
+            yield from sa_records.paths(self.manager, self.multicast, wanted, mask)
+            return
         if isinstance(wanted, McMemberRecord):
-            return self.multicast.query(wanted, mask)
+            yield from self.multicast.query(wanted, mask)
+            return
         if isinstance(wanted, ServiceRecord):
-            every: Iterable[Layout] = self._live_services()
+            every: Iterator[Layout] = self.services.all(self._now_ns())
         elif isinstance(wanted, sa.InformInfoRecord):
             every = self._inform_records()
         else:
             every = sa_records.EVERY[layout](self.manager)
-        return [record for record in every if matches(record, wanted, mask)]
+        for record in every:
+            yield record if matches(record, wanted, mask) else None
 
     def _membership(self, packet: Packet, request: SaMad) -> None:
         wanted = McMemberRecord.from_bytes(request.data)
@@ -179,6 +246,10 @@ class SubnetAdministration:
         created = gone = False
         if found is None:
             self._answer(packet, request, madwire.SA_STATUS_INVALID_GID)
+            return
+        if not self._is_sender(packet, wanted.port_gid):
+            # o15-0.2.1: only the port itself changes its membership.
+            self._answer(packet, request, madwire.SA_STATUS_REQ_INVALID)
             return
         if request.method == METHOD_SET:
             status, group, created = self.multicast.join(wanted, mask)
@@ -213,50 +284,30 @@ class SubnetAdministration:
 
     def _service(self, packet: Packet, request: SaMad) -> None:
         record = ServiceRecord.from_bytes(request.data)
-        key = (record.service_id, record.gid, record.pkey)
-        if request.method == METHOD_DELETE:
-            if self.services.pop(key, None) is None:
-                self._answer(packet, request, madwire.SA_STATUS_NO_RECORDS)
-                return
-        elif key not in self.services and len(self.services) >= MAX_SERVICES:
-            self._answer(packet, request, madwire.SA_STATUS_NO_RESOURCES)
-            return
+        if not self._is_sender(packet, record.gid):
+            status = madwire.SA_STATUS_DENIED
+        elif request.method == METHOD_DELETE:
+            status = self.services.remove(record, self._now_ns())
         else:
-            endless = record.lease_s in (0, _FOREVER)
-            expires = None if endless else self._now_ns() + record.lease_s * 1_000_000_000
-            self.services[key] = (record, expires)
-        self._answer(packet, request, 0, record)
-
-    def _live_services(self) -> list[ServiceRecord]:
-        now = self._now_ns()
-        expired = [key for key, (_, expires) in self.services.items() if expires is not None and expires <= now]
-        for key in expired:
-            del self.services[key]
-        return [record for record, _ in self.services.values()]
+            status = self.services.register(record, self._now_ns())
+        self._answer(packet, request, status, None if status else record)
 
     def _inform(self, packet: Packet, request: SaMad) -> None:
         inform = InformInfo.from_bytes(request.data)
-        qpn = inform.qpn or 1
-        subscriber = _Subscriber(packet.slid, qpn, inform.trap_number)
-        if not inform.subscribe:
-            self._subscribers.discard(subscriber)
-        elif len(self._subscribers) < MAX_SUBSCRIBERS:
-            self._subscribers.add(subscriber)
+        if self.manager.topology.by_lid(packet.slid) is None:
+            status = madwire.SA_STATUS_DENIED
         else:
-            self._answer(packet, request, madwire.SA_STATUS_NO_RESOURCES)
-            return
-        self._answer(packet, request, 0, inform)
+            status = self.subscribers.change(packet.slid, inform)
+        self._answer(packet, request, status, None if status else inform)
 
-    def _inform_records(self) -> list[Layout]:
-        records: list[Layout] = []
-        for number, subscriber in enumerate(sorted(self._subscribers, key=lambda s: (s.lid, s.qpn, s.trap_number))):
+    def _inform_records(self) -> Iterator[Layout]:
+        for number, subscriber in enumerate(self.subscribers.all()):
             found = self.manager.topology.by_lid(subscriber.lid)
             if found is None:
                 continue
             port_gid = madwire.gid(found[1].info.gid_prefix, found[1].guid)
             inform = InformInfo(is_generic=1, subscribe=1, trap_number=subscriber.trap_number, qpn=subscriber.qpn)
-            records.append(sa.InformInfoRecord(subscriber_gid=port_gid, enumeration=number, inform=inform))
-        return records
+            yield sa.InformInfoRecord(subscriber_gid=port_gid, enumeration=number, inform=inform)
 
     # Answers
 
@@ -272,29 +323,33 @@ class SubnetAdministration:
         header = _header(request, 0)
         header.method = madwire.METHOD_GET_TABLE_RESP
         header.attr_offset = stride // 8
-        data = b"".join(record.to_bytes().ljust(stride, b"\0") for record in records)
         key = (packet.slid, packet.src_qp, request.tid)
-        self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), header, data)
+        self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), Table(header, records, stride))
 
     def _packet_to(self, request: Packet, mad: bytes) -> Packet:
         return gmp_reply(request, mad, self.manager.lid)
 
     def _report(self, trap_number: int, about: bytes) -> None:
         """Tell subscribers about a GID (13.4.11); sent once, receivers may sweep for themselves."""
+        if not self.subscribers:
+            return
+        if not self._queue.put(_REPORTS, self._send_reports(trap_number, about), limit=REPORTS_WAITING):
+            self.counters["reports_lost"] += 1
+
+    def _send_reports(self, trap_number: int, about: bytes) -> Job:
         manager = self.manager
-        for subscriber in self._subscribers:
-            if subscriber.trap_number not in (trap_number, _ALL_TRAPS):
-                continue
-            notice = madwire.Notice(
-                is_generic=1,
-                type=madwire.NOTICE_TYPE_INFORMATION,
-                producer_type=madwire.PRODUCER_CLASS_MANAGER,
-                trap_number=trap_number,
-                issuer_lid=manager.lid,
-                details=(bytes(6) + about).ljust(54, b"\0"),
-                issuer_gid=madwire.gid(manager.gid_prefix, manager.guid),
-            )
-            self._report_tid += 1
+        notice = madwire.Notice(
+            is_generic=1,
+            type=madwire.NOTICE_TYPE_INFORMATION,
+            producer_type=madwire.PRODUCER_CLASS_MANAGER,
+            trap_number=trap_number,
+            issuer_lid=manager.lid,
+            details=(bytes(6) + about).ljust(54, b"\0"),
+            issuer_gid=madwire.gid(manager.gid_prefix, manager.guid),
+        )
+        data = notice.to_bytes().ljust(madwire.SA_DATA_BYTES, b"\0")
+        for number, subscriber in enumerate(self.subscribers.of(trap_number), 1):
+            self._report_tid = self._report_tid + 1 & 0xFFFFFFFFFFFFFFFF
             report = SaMad(
                 base_version=1,
                 mgmt_class=madwire.CLASS_SUBN_ADM,
@@ -302,7 +357,7 @@ class SubnetAdministration:
                 method=madwire.METHOD_REPORT,
                 tid=self._report_tid,
                 attr_id=madwire.ATTR_NOTICE,
-                data=notice.to_bytes().ljust(madwire.SA_DATA_BYTES, b"\0"),
+                data=data,
             )
             self.counters["reports"] += 1
             self._send(
@@ -319,6 +374,8 @@ class SubnetAdministration:
                     src_qp=1,
                 )
             )
+            if number % REPORTS_PER_TURN == 0:
+                yield
 
 
 def _header(request: SaMad, status: int) -> SaMad:

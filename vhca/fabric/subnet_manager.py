@@ -291,6 +291,7 @@ class SubnetManager:
             port.lid = lid
             if port.guid == self.guid:
                 self.lid = lid
+        topology.index()
 
     def _configure_switches(self, topology: Topology) -> Work:
         top = max((port.lid for _, port in topology.end_ports()), default=0)

@@ -64,6 +64,8 @@ class Topology:
 
     nodes: dict[int, Node] = field(default_factory=dict)
     cables: dict[PortKey, PortKey] = field(default_factory=dict)
+    _lids: dict[int, PortKey] = field(default_factory=dict)
+    _guids: dict[int, PortKey] = field(default_factory=dict)
 
     def join(self, a: PortKey, b: PortKey) -> None:
         """Note a cable."""
@@ -81,18 +83,23 @@ class Topology:
                 yield node, port
 
     def by_lid(self, lid: int) -> tuple[Node, NodePort] | None:
-        """The end port with this LID, LMC bits ignored."""
-        for node, port in self.end_ports():
-            if port.lid and lid & ~((1 << port.info.lmc) - 1) == port.lid:
-                return node, port
-        return None
+        """The end port with this LID; ports have one each, LMC is 0."""
+        return self._end_port(self._lids, lid)
 
     def by_gid(self, wanted: bytes) -> tuple[Node, NodePort] | None:
         """The end port with this GID."""
-        for node, port in self.end_ports():
-            if port.lid and wanted == gid(port.info.gid_prefix, port.guid):
-                return node, port
-        return None
+        found = self._end_port(self._guids, int.from_bytes(wanted[8:], "big"))
+        return found if found is not None and wanted == gid(found[1].info.gid_prefix, found[1].guid) else None
+
+    def index(self) -> None:
+        """Make LIDs and GIDs findable; to be called when all ports are known and have their LIDs."""
+        places = [((node.guid, port.number), port) for node, port in self.end_ports() if port.lid]
+        self._lids = {port.lid: key for key, port in places}
+        self._guids = {port.guid: key for key, port in places}
+
+    def _end_port(self, places: dict[int, PortKey], key: int) -> tuple[Node, NodePort] | None:
+        place = places.get(key)
+        return (self.nodes[place[0]], self.nodes[place[0]].ports[place[1]]) if place is not None else None
 
     def attachment(self, node: Node, port: NodePort) -> PortKey | None:
         """(switch, port) through which an end port hangs on the fabric; port 0 for a switch itself."""
@@ -151,7 +158,7 @@ class Topology:
         for guid, port in receivers:
             masks[guid] = masks.get(guid, 0) | 1 << port
         root = min(touched)
-        way = self.toward(root)
+        way = self.toward(root) if len(touched) > 1 else {}
         for guid in touched:
             here = guid
             seen: set[int] = set()

@@ -24,7 +24,7 @@ class RouteBench(Bench):
     """Card 0 and card 1 at the first switch; a second switch (port 3 of the first), and card 2 at it."""
 
     def __init__(self) -> None:
-        super().__init__(2, num_ports=4)
+        super().__init__(2, num_ports=4, mkey=0)
         self.second = Switch(self.turns.call_soon, FAR, 4, "second")
         cable = Link(self.turns.call_soon, lambda delay, fn: None, "first", "second")
         far = self.add_card()

@@ -1,0 +1,144 @@
+"""What ports have told the SA: services that they offer and notices that they want. Each port has a share of the room.
+
+Everything of a port goes with the port; its driver hears (ClientReregister) that it must tell again when it is back.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from vhca.wire.mad import (
+    SA_STATUS_DENIED,
+    SA_STATUS_NO_RECORDS,
+    SA_STATUS_NO_RESOURCES,
+    STATUS_OK,
+    InformInfo,
+)
+from vhca.wire.sa import ServiceRecord
+
+MAX_SERVICES: Final = 4096
+MAX_SUBSCRIBERS: Final = 1024
+ALL_TRAPS: Final = 0xFFFF
+_FOREVER: Final = 0xFFFFFFFF
+_SECOND: Final = 1_000_000_000
+
+ServiceId = tuple[int, bytes, int]
+"""(ServiceID, ServiceGID, P_Key), which tell one record from another (15.2.5.14)"""
+
+
+class Services:
+    """Service records by their RIDs; `share` for each port."""
+
+    def __init__(self, ports: int) -> None:
+        self.share = max(1, MAX_SERVICES // ports)
+        # What was registered, what everybody may see of it, and when its lease ends
+        self._records: dict[ServiceId, tuple[ServiceRecord, ServiceRecord, int | None]] = {}
+        self._of: Counter[bytes] = Counter()
+
+    def register(self, record: ServiceRecord, now_ns: int) -> int:
+        """Keep a record, or renew it; gives the status. Only who knows its ServiceKey may change a record."""
+        key = _id(record)
+        self._expire(key, now_ns)
+        present = self._records.get(key)
+        if present is None:
+            if self._of[record.gid] >= self.share and not self._make_room(record.gid, now_ns):
+                return SA_STATUS_NO_RESOURCES
+            self._of[record.gid] += 1
+        elif present[0].key != record.key:
+            return SA_STATUS_DENIED
+        endless = record.lease_s in (0, _FOREVER)
+        shown = ServiceRecord.from_bytes(record.to_bytes())
+        shown.key = bytes(16)
+        self._records[key] = record, shown, None if endless else now_ns + record.lease_s * _SECOND
+        return STATUS_OK
+
+    def remove(self, record: ServiceRecord, now_ns: int) -> int:
+        """Forget a record; gives the status."""
+        key = _id(record)
+        self._expire(key, now_ns)
+        present = self._records.get(key)
+        if present is None:
+            return SA_STATUS_NO_RECORDS
+        if present[0].key != record.key:
+            return SA_STATUS_DENIED
+        self._drop(key)
+        return STATUS_OK
+
+    def all(self, now_ns: int) -> Iterator[ServiceRecord]:
+        """Records whose lease runs, as everybody may see them: without their keys."""
+        for _, shown, expires in list(self._records.values()):
+            if expires is None or expires > now_ns:
+                yield shown
+
+    def forget(self, gid: bytes) -> None:
+        """A port is gone."""
+        if self._of[gid]:
+            for key in [key for key in self._records if key[1] == gid]:
+                self._drop(key)
+
+    def _make_room(self, gid: bytes, now_ns: int) -> bool:
+        for key in [key for key in self._records if key[1] == gid]:
+            self._expire(key, now_ns)
+        return self._of[gid] < self.share
+
+    def _expire(self, key: ServiceId, now_ns: int) -> None:
+        present = self._records.get(key)
+        if present is not None and present[2] is not None and present[2] <= now_ns:
+            self._drop(key)
+
+    def _drop(self, key: ServiceId) -> None:
+        del self._records[key]
+        self._of[key[1]] -= 1
+        if not self._of[key[1]]:
+            del self._of[key[1]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subscriber:
+    """Wants notices of one trap number (or all) at a queue pair."""
+
+    lid: int
+    qpn: int
+    trap_number: int
+
+
+class Subscribers:
+    """Who wants notices; `share` for each port."""
+
+    def __init__(self, ports: int) -> None:
+        self.share = max(1, MAX_SUBSCRIBERS // ports)
+        self._of: dict[int, set[Subscriber]] = {}
+
+    def change(self, lid: int, inform: InformInfo) -> int:
+        """Subscribe or unsubscribe a port's queue pair; gives the status."""
+        subscriber = Subscriber(lid, inform.qpn or 1, inform.trap_number)
+        mine = self._of.get(lid, set())
+        if not inform.subscribe:
+            mine.discard(subscriber)
+            if not mine:
+                self._of.pop(lid, None)
+        elif len(mine) < self.share or subscriber in mine:
+            self._of.setdefault(lid, mine).add(subscriber)
+        else:
+            return SA_STATUS_NO_RESOURCES
+        return STATUS_OK
+
+    def forget(self, lid: int) -> None:
+        """A port is gone."""
+        self._of.pop(lid, None)
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def all(self) -> list[Subscriber]:
+        """All of them, in a fixed order."""
+        return sorted(subscriber for mine in self._of.values() for subscriber in mine)
+
+    def of(self, trap_number: int) -> list[Subscriber]:
+        """Who wants to hear of a trap."""
+        return [subscriber for subscriber in self.all() if subscriber.trap_number in (trap_number, ALL_TRAPS)]
+
+
+def _id(record: ServiceRecord) -> ServiceId:
+    return record.service_id, record.gid, record.pkey
