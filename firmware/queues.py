@@ -172,7 +172,7 @@ class RecordlessSendQueue(SendQueue):
 class RecvQueue:
     """Receive queue of one QP: a ring of strides; `consumer` counts WQEs taken."""
 
-    __slots__ = ("buffer", "consumer", "dbr_addr", "log_size", "log_stride")
+    __slots__ = ("buffer", "consumer", "dbr_addr", "flush_end", "log_size", "log_stride")
 
     def __init__(self, buffer: QueueBuffer, log_size: int, log_stride: int, dbr_addr: int) -> None:
         self.buffer = buffer
@@ -180,6 +180,8 @@ class RecvQueue:
         self.log_stride = log_stride
         self.dbr_addr = dbr_addr
         self.consumer = 0
+        # Receives before this index are being flushed.
+        self.flush_end = 0
 
     def waiting(self, memory: Memory) -> int:
         """Read the doorbell record: how many posted WQEs have not been taken."""
@@ -188,7 +190,7 @@ class RecvQueue:
 
     def reset(self) -> None:
         """Back to empty (2RST)."""
-        self.consumer = 0
+        self.consumer = self.flush_end = 0
 
 
 class RecvWqe:

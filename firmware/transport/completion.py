@@ -246,11 +246,12 @@ def qp_event(hca: "Hca", qp: Qp, event_type: int) -> None:
     post_event(hca, event_type, 0, 0, _event_data(int(QueueType.QP), qp.handle))
 
 
-def flush_send_queue(hca: "Hca", qp: Qp, end: int | None = None) -> bool:
+def flush_send_queue(hca: "Hca", qp: Qp, again: bool = False) -> bool:
     """Give WQEs of the send queue that are fetched or posted their flush completions, in order (10.10.2).
 
-    A bounded number of them; True if more are left. What is posted by now is flushed whatever becomes of the state
-    meanwhile: ``sq.flush_end`` remembers how far that is, and with `end` no more than that is flushed.
+    A bounded number of them; True if more are left. What is posted now is flushed whatever becomes of the state
+    meanwhile: ``sq.flush_end`` remembers how far that is. `again` goes on up to there and looks for no more, so that
+    a doorbell record that is always ahead has only one ring flushed for each doorbell.
     """
     requester = qp.requester
     for wqe in requester.pending:
@@ -262,46 +263,56 @@ def flush_send_queue(hca: "Hca", qp: Qp, end: int | None = None) -> bool:
     if sq is None:
         return False
     try:
-        waiting = sq.refresh(hca.memory)
-        if end is None:
+        if not again:
+            sq.refresh(hca.memory)
             sq.flush_end = sq.producer
-        else:
-            waiting = min(waiting, end - sq.consumer)
+        if _is_dead(qp.send_cq) and sq.consumer < sq.flush_end:
+            hca.count["cqes_lost"] += 1
+            sq.consumer = sq.flush_end
         for _ in range(FLUSH_BUDGET):
+            waiting = sq.flush_end - sq.consumer
             if waiting <= 0:
                 return False
             ctrl = sq.read_blocks(hca.memory, sq.consumer, 1)
             opcode, _ = send_wqe.identity_of(ctrl)
-            blocks = min(send_wqe.blocks_of(ctrl), waiting)
             fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, FLUSHED)
-            sq.consumer += blocks
-            waiting -= blocks
+            sq.consumer += min(send_wqe.blocks_of(ctrl), waiting)
     except DmaError:
         hca.count["dma_read_errors"] += 1
         return False
-    return waiting > 0
+    return sq.consumer < sq.flush_end
 
 
-def flush_receive_queue(hca: "Hca", qp: Qp) -> bool:
+def _is_dead(cq: Cq | None) -> bool:
+    return cq is not None and cq.failed
+
+
+def flush_receive_queue(hca: "Hca", qp: Qp, again: bool = False) -> bool:
     """Give the receive under way and posted WQEs of an own receive queue their flush completions, in order.
 
-    A bounded number of them; True if more may be left.
+    A bounded number of them; True if more are left. `again` as with :func:`flush_send_queue`.
     """
-    more = False
     responder = qp.responder
     recv = responder.recv
     if recv is not None:
         responder.recv = None
         fail_receive(hca, qp, recv, FLUSHED)
-    if qp.srq is None and qp.rq is not None:
+    more = False
+    rq = qp.rq
+    if qp.srq is None and rq is not None:
         try:
-            for _ in range(FLUSH_BUDGET):
+            if not again:
+                rq.flush_end = rq.consumer + rq.waiting(hca.memory)
+            if _is_dead(qp.recv_cq) and rq.consumer < rq.flush_end:
+                hca.count["cqes_lost"] += 1
+                rq.consumer = rq.flush_end
+            for _ in range(min(FLUSH_BUDGET, rq.flush_end - rq.consumer)):
                 wqe = take_receive(hca, qp)
                 if wqe is None:
                     break
                 fail_receive(hca, qp, wqe, FLUSHED)
             else:
-                more = True
+                more = rq.consumer < rq.flush_end
         except DmaError:
             hca.count["dma_read_errors"] += 1
     if (qp.srq is not None or (qp.service == ST_XRC and qp.sq is None)) and not qp.last_wqe_reported:

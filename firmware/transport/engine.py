@@ -66,13 +66,13 @@ def turn(hca: "Hca") -> None:
     elif work == turns.STORE:
         connected.store_on(hca, qp)
     else:
-        flush(hca, qp)
+        flush(hca, qp, again=True)
 
 
 def _send(hca: "Hca", qp: Qp) -> None:
     if qp.state == RTS:
         sq = qp.sq
-        if sq is not None and sq.consumer < sq.flush_end and flush_send_queue(hca, qp, sq.flush_end):
+        if sq is not None and sq.consumer < sq.flush_end and flush_send_queue(hca, qp, again=True):
             # What was posted before the error that the queue has come back from is still being flushed.
             hca.turns.add(turns.SEND, qp)
             return

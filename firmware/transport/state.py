@@ -409,10 +409,10 @@ def enter_error(hca: "Hca", qp: Qp, why: str) -> None:
         hca.flushing[qp.handle] = qp
 
 
-def flush(hca: "Hca", qp: Qp) -> None:
+def flush(hca: "Hca", qp: Qp, again: bool = False) -> None:
     """Give what is posted its flush completions, some now and the rest in turns; nothing if the state has changed."""
-    more = qp.state in (ERR, SQER) and flush_send_queue(hca, qp)
-    if qp.state == ERR and flush_receive_queue(hca, qp):
+    more = qp.state in (ERR, SQER) and flush_send_queue(hca, qp, again)
+    if qp.state == ERR and flush_receive_queue(hca, qp, again):
         more = True
     if more:
         hca.turns.add(FLUSH, qp)

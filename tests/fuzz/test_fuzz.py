@@ -41,6 +41,14 @@ def test_an_episode_is_the_same_each_time() -> None:
     assert first == second
 
 
+def test_episodes_have_traffic() -> None:
+    totals = run.Totals()
+    for episode in range(6):
+        assert run.play(f"traffic.{episode}", list(range(-1, 150)), totals) is None
+    assert totals.packets > 20
+    assert totals.counters["cqes"] > 100
+
+
 def test_memory_that_was_not_handed_out_is_watched() -> None:
     memory = WatchedMemory(1 << 16, b"0123456789abcdef")
     memory.grant("a", [(BASE, 64), (BASE + 128, 64)], write=True)

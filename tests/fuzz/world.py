@@ -219,7 +219,7 @@ class Host:
     def link_up(self) -> None:
         """Cable in, and through the link states as a subnet manager leads."""
         self.set_link(True)
-        for state, physical in ((0, 2), (3, 0), (4, 0)):
+        for state, physical in ((0, 0), (3, 0), (4, 0)):
             info = PortInfo(lid=self.lid, sm_lid=1, gid_prefix=0xFE80 << 48, port_state=state,
                             port_physical_state=physical, subnet_timeout=18)  # fmt: skip
             mad = Smp(base_version=1, mgmt_class=madwire.CLASS_SUBN_LID, class_version=1, method=madwire.METHOD_SET,
@@ -315,6 +315,9 @@ class World:
             host.probe()
             host.link_up()
         self.settle()
+        for host in self.hosts:
+            if not host.board.firmware.hca.ports[1].active:  # type: ignore[attr-defined]
+                raise Violation(f"{host.name}: the port is not Active, so there would be no traffic to speak of")
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -139,3 +139,35 @@ def test_unfinished_work_of_a_queue_pair_in_error_is_dropped() -> None:
     assert a.qp.state == ERR
     world.settle()
     assert [item.syndrome for item in a.send_cq.poll()] == [5]
+
+
+def test_a_record_that_is_always_ahead_has_one_ring_flushed_for_each_doorbell() -> None:
+    world = World(64 << 20)
+    a, b = End(world.a, cq=CompletionQueue(world.a, log_size=12)), End(world.b)
+    a.connect(b)
+    assert a.apply(Op.QP_2ERR) == 0
+    world.a.memory.write(a.dbr + 4, (0xFFFF).to_bytes(4, "big"))
+    world.a.step(lambda: engine.doorbell(world.a.hca, a.qp))
+    world.settle()
+    assert len(a.send_cq.poll()) == 1 << 6
+    # Receives have no doorbell: their record is looked at every two ms, and gives one ring each time.
+    world.a.memory.write(a.dbr, (0xFFFF).to_bytes(4, "big"))
+    world.pass_time(5_000_000)
+    assert len(a.send_cq.poll()) == 2 << 6
+
+
+def test_flushing_into_a_dead_queue_is_no_work() -> None:
+    world = World(64 << 20)
+    a, b = End(world.a, log_sq=LOG_DEEP, log_rq=LOG_DEEP, cq=CompletionQueue(world.a, log_size=1)), End(world.b)
+    a.connect(b)
+    for _ in range(1 << LOG_DEEP):
+        a.post(WqeOpcode.NOP, ring=False)
+        a.post_recv()
+    assert a.apply(Op.QP_2ERR) == 0
+    a.ring()
+    assert a.qp.send_cq is not None
+    assert a.qp.send_cq.failed
+    world.settle()
+    assert world.a.hca.count["cqes_lost"] < 2 * FLUSH_BUDGET
+    assert a.qp.sq is not None
+    assert a.qp.sq.consumer == 1 << LOG_DEEP
