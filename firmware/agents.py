@@ -32,17 +32,21 @@ class Agents:
 
     def __init__(self, hca: Hca) -> None:
         self._hca = hca
-        self._sma = Sma(hca.info)
+        # Port timers outlive a reset of the card.
+        self.timers = TimerHeap()
+        hca.sma = self.smp_in
+        hca.unattended = self.unattended
+        self._power_on()
+
+    def _power_on(self) -> None:
+        """Start from nothing: no address, no table, no counter."""
+        self._sma = Sma(self._hca.info)
         self.port_counters = {number: PortCounters() for number in self._sma.ports}
         self.ports = {number: Port(port, self.port_counters[number]) for number, port in self._sma.ports.items()}
         self._performance = PerformanceAgent(self.port_counters)
-        # Port timers outlive a reset of the card.
-        self.timers = TimerHeap()
         self._training = {number: self._training_timer(port) for number, port in self.ports.items()}
         self._falling = {number: self._falling_timer(port) for number, port in self.ports.items()}
-        hca.ports = self.ports
-        hca.sma = self.smp_in
-        hca.unattended = self.unattended
+        self._hca.ports = self.ports
 
     def _training_timer(self, port: Port) -> Timer:
         return Timer(lambda now_ns: self._raise_link(port))
@@ -105,7 +109,7 @@ class Agents:
     def link_change(self, number: int, up: bool) -> None:
         """The cable at a port was plugged or pulled."""
         if number in self.ports:
-            if not up:
+            if not up and self.ports[number].managed.cable_up:
                 self.port_counters[number].link_downed += 1
             events = self._sma.link_up(number, up)
             self._refresh()
@@ -125,11 +129,14 @@ class Agents:
 
         A reset under a running machine takes the link down and trains it again; the resets of a machine that starts do
         so before anybody looks. What a manager had disabled stays so over a function level reset only: that is one of
-        the function, not of the port.
+        the function, not of the port. Nothing that the host wrote outlives any reset, and nothing at all the loss of
+        the host: that is loss of power.
         """
         for number, port in self.ports.items():
+            managed = port.managed
             timers = (self._training[number], self._falling[number])
-            was_off = not port.admin_up or port.managed.disabled or any(timer.deadline_ns for timer in timers)
+            was_off = not port.admin_up or managed.disabled or any(timer.deadline_ns for timer in timers)
+            was_off |= managed.host_wrote
             for timer in timers:
                 self.timers.cancel(timer)
             port.admin_up = True
@@ -140,6 +147,10 @@ class Agents:
                 self.timers.arm(self._training[number], self._hca.now_ns + LINK_TRAINING_NS)
             elif was_off:
                 self._bounce_link(port)
+        self._sma.forget_host()
+        if reason == "lost_connection":
+            self._power_on()
+        self._refresh()
 
     def _bounce_link(self, port: Port) -> None:
         self._hca.out.append(LinkControl(port.number, False))

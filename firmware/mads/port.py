@@ -50,14 +50,20 @@ class Port:
 
     def __init__(self, number: int, guid: int) -> None:
         self.number = number
+        self.cable_up = False
+        self.forget(guid)
+
+    def forget(self, guid: int) -> None:
+        """Be as at power-on, but for the cable."""
         self.guids = [guid] + [0] * (GUID_CAP - 1)
+        # Whether the host wrote here what is a manager's to write (MAD_IFC).
+        self.host_wrote = False
         self.pkeys = [0xFFFF] + [0] * (PARTITION_CAP - 1)
         self.sl_to_vl = [sl % DATA_VLS for sl in range(16)]
         # (VL, weight) pairs: every data VL gets the same share in both tables.
         even = b"".join(bytes((vl, 64)) for vl in range(DATA_VLS)) + bytes(2 * DATA_VLS)
         self.vl_arbitration_low = even
         self.vl_arbitration_high = even
-        self.cable_up = False
         self.disabled = False
         # An order to the owner: take the link down, and let it train again unless the port is disabled.
         self.retrain = False
@@ -66,7 +72,7 @@ class Port:
         self.info = PortInfo(
             gid_prefix=smp.DEFAULT_GID_PREFIX,
             capability_mask=DEFAULT_CAPABILITY_MASK,
-            local_port_num=number,
+            local_port_num=self.number,
             link_width_enabled=smp.WIDTH_1X | smp.WIDTH_4X,
             link_width_supported=smp.WIDTH_1X | smp.WIDTH_4X,
             link_width_active=smp.WIDTH_4X,

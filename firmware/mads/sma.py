@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from firmware.mads.port import (
+    DEFAULT_CAPABILITY_MASK,
     EVENT_CLIENT_REREGISTER,
     EVENT_GUID,
     EVENT_LID,
@@ -56,7 +57,7 @@ class Sma:
 
     def __init__(self, info: BoardInfo) -> None:
         self.board = info
-        self.node_description = info.node_description.encode()[:64].ljust(64, b"\0")
+        self.node_description = _first_description(info)
         self.ports = {number: Port(number, guid) for number, guid in enumerate(info.port_guids, 1)}
         self.counters: Counter[str] = Counter()
         self._trap_tid = 0
@@ -87,6 +88,17 @@ class Sma:
     def link_up(self, port: int, up: bool) -> list[PortEvent]:
         """The cable at `port` came up or went down."""
         return self.ports[port].set_cable(up)
+
+    def forget_host(self) -> None:
+        """The card was reset: nothing is left of what the host's software wrote here.
+
+        A port into whose tables the host wrote what is a manager's has to be managed anew: it is as at power-on.
+        """
+        self.node_description = _first_description(self.board)
+        for port in self.ports.values():
+            port.info.capability_mask = DEFAULT_CAPABILITY_MASK
+            if port.host_wrote:
+                port.forget(port.guid)
 
     def set_capability_mask(self, port: int, mask: int) -> bytes | None:
         """The host changed CapabilityMask; gives the trap 144 to send to the subnet manager, None if there is none."""
@@ -132,7 +144,9 @@ class Sma:
             self.counters["smp_no_reply"] += 1
             return None, []
         events: list[PortEvent] = []
+        writing = request.method == madwire.METHOD_SET
         status = self._execute(state, request, events)
+        state.host_wrote |= ignore_mkey and writing and not status
         request.method = response_method(request.method)
         request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
         return request.to_bytes(), events
@@ -340,6 +354,10 @@ class Sma:
             attr_id=madwire.ATTR_NOTICE,
             data=notice.to_bytes()[:64],
         ).to_bytes()
+
+
+def _first_description(info: BoardInfo) -> bytes:
+    return info.node_description.encode()[:64].ljust(64, b"\0")
 
 
 def _unicast(lid: int) -> bool:

@@ -1,7 +1,7 @@
 """The light sweep: is the subnet still as its manager left it?
 
 Asks switches whether a port changed, reads back every port and table, and sets right at once what needs no sweep:
-disabled ports, P_Keys, GUIDs. Anything else that differs asks for a heavy sweep, which writes it again.
+disabled ports of switches, P_Keys, GUIDs. Anything else that differs asks for a heavy sweep, which writes it again.
 """
 
 from collections.abc import Callable, Iterator
@@ -63,7 +63,8 @@ class _Audit:
                     self.dirty = True
                     continue
                 info = PortInfo.from_bytes(answer.data)
-                if info.port_physical_state == smpwire.PHYS_DISABLED:
+                if node.is_switch and info.port_physical_state == smpwire.PHYS_DISABLED:
+                    # An adapter that was disabled is not on its cable any more.
                     wake.append(self._wake(node, port, info))
                 self.dirty |= self._manager.differs(node, port, info)
                 port.info.capability_mask = info.capability_mask
@@ -75,8 +76,6 @@ class _Audit:
     def _wake(self, node: Node, port: NodePort, now: PortInfo) -> Request:
         info = PortInfo.from_bytes(now.to_bytes())
         info.port_state, info.port_physical_state = smpwire.PORT_NOP, smpwire.PHYS_POLLING
-        # A port that never had an address cannot be set without one.
-        info.lid, info.sm_lid = port.lid, self._manager.lid
         return self._manager.ask(METHOD_SET, smpwire.PORT_INFO, port.number, node, port.number, info.to_bytes())
 
     def identities(self) -> Work:
