@@ -7,7 +7,9 @@ Wireshark knows InfiniBand inside extensible records (ERF, as hardware analysers
 own, 247, that is registered for it. So records are ERF unless the bare link type is asked for.
 """
 
+import contextlib
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
@@ -64,8 +66,16 @@ def _erf(now_ns: int, size: int) -> bytes:
     return stamp + _ERF_REST.pack(_ERF_TYPE_INFINIBAND, _ERF_VARYING_LENGTH, size + _ERF_HEADER_BYTES, 0, size)
 
 
+def _for_its_owner(path: str, flags: int) -> int:
+    """Open a file that, if it is new, its owner alone may read: captures tell keys and payload."""
+    return os.open(path, flags, 0o600)
+
+
 class Capture:
-    """One capture file; `link_type` is LINKTYPE_ERF or LINKTYPE_INFINIBAND."""
+    """One capture file; `link_type` is LINKTYPE_ERF or LINKTYPE_INFINIBAND.
+
+    A file that cannot be written any further ends there, which is logged; packets go on.
+    """
 
     def __init__(self, path: Path | str, timestamp_ns: Callable[[], int], link_type: int = LINKTYPE_ERF) -> None:
         self.link_type = link_type
@@ -73,7 +83,7 @@ class Capture:
         self.packets = 0
         self.unencodable = 0
         self._timestamp_ns = timestamp_ns
-        self._file: IO[bytes] | None = self.path.open("wb")
+        self._file: IO[bytes] | None = open(self.path, "wb", opener=_for_its_owner)  # noqa: SIM115
         self._interfaces: dict[str, int] = {}
         header = _U32.pack(0x1A2B3C4D) + Struct("<HHq").pack(1, 0, -1)
         self._write(_block(_SECTION_HEADER, header + _option(_OPT_USER_APPLICATION, b"vhca") + _option(0, b"")))
@@ -101,8 +111,9 @@ class Capture:
             frames = [encode(part) for part in split(packet)]
         except (ValueError, StructError):
             # A card sent what no wire could carry: its own trouble, which recording must not make worse.
+            if not self.unencodable:  # a guest may send any number of them
+                log.exception("cannot record %r; others like it are only counted", packet)
             self.unencodable += packet.count
-            log.exception("cannot record %r", packet)
             return
         for raw in frames:
             if self.link_type == LINKTYPE_ERF:
@@ -114,14 +125,29 @@ class Capture:
     def close(self) -> None:
         """Write out what is buffered and close the file."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            try:
+                file.close()
+            except OSError as error:
+                log.error("the capture %s has lost its end: %s", self.path, error.strerror)
 
     def flush(self) -> None:
         """Make what was recorded so far visible to readers of the file."""
         if self._file is not None:
-            self._file.flush()
+            self._or_end(self._file.flush)
 
     def _write(self, data: bytes) -> None:
         if self._file is not None:
-            self._file.write(data)
+            file = self._file
+            self._or_end(lambda: file.write(data))
+
+    def _or_end(self, write: Callable[[], object]) -> None:
+        """A disk that is full ends the capture; the fabric goes on."""
+        try:
+            write()
+        except OSError as error:
+            log.error("the capture %s ends here: %s", self.path, error.strerror)
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):
+                if file is not None:
+                    file.close()

@@ -1,5 +1,6 @@
 """Captures are read back by decoders that share no code with vhca: tshark, and scapy for transport headers."""
 
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -107,6 +108,35 @@ def test_file_structure(sample_capture: Path) -> None:
         assert stamp[4:] == (1_700_000_000).to_bytes(4, "little")
         flags = body[20 + size + (-size & 3) :]
         assert struct.unpack_from("<HHI", flags) == (2, 4, 2 if interface == 0 else 1)
+
+
+def test_a_new_capture_is_for_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Capture(tmp_path / "new.pcapng", lambda: 0).close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new.pcapng").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_ends_the_capture_alone(caplog: pytest.LogCaptureFixture) -> None:
+    capture = Capture("/dev/full", lambda: 0)
+    interface = capture.interface("h0")
+    for _ in range(1000):
+        for packet in SAMPLES:
+            capture.record(interface, packet, INBOUND)
+    capture.flush()
+    capture.close()
+    assert [record.message for record in caplog.records] == ["the capture /dev/full ends here: No space left on device"]
+
+
+def test_packets_that_no_wire_carries_take_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    capture = Capture(tmp_path / "c.pcapng", lambda: 0)
+    for number in range(100):
+        capture.record(capture.interface("h0"), Packet(1 << 20, 1, RC, SEND, number, 1, b"x"), INBOUND)
+    capture.close()
+    assert capture.unencodable == 100
+    assert len(caplog.records) == 1
 
 
 def test_bare_link_type(tmp_path: Path) -> None:

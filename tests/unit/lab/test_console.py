@@ -59,7 +59,8 @@ def test_a_machine_that_prints_without_end_takes_two_files_of_the_disk(tmp_path:
 
 def test_an_older_run_leaves_nothing_in_a_newer_one(tmp_path: Path) -> None:
     path = tmp_path / "console"
-    record(path, bytes(2000), 1000)
+    record(path, bytes(200_000), 50_000)
+    assert (tmp_path / "console.1").stat().st_size
     record(path, b"again\n")
     assert tail(path, 10_000) == "again\n"
 

@@ -180,9 +180,9 @@ def test_a_file_on_the_shelf_is_used_only_if_it_is_the_right_one(
     path.write_text("EVIL")
     assert fetch().read_text() == "good"
     assert fetches() == 2
-    (tmp_path / "elsewhere").write_text("good")
+    (path.parent / "good").write_text("good")
     path.unlink()
-    path.symlink_to(tmp_path / "elsewhere")  # right now, but who knows later
+    path.symlink_to("good")  # of the right size too, and the right content, now
     assert fetch().read_text() == "good"
     assert not path.is_symlink()
 
