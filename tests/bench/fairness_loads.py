@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.support.driver import PAGE
+from tests.support.driver import PAGE, CommandFailed
 from tests.support.remote import Q_KEY, UD, Op, RemoteDriver, RemoteQp, WqeOpcode, pair
 from vhca.vfio_user import proto
 from vhca.wire import mad as madwire
@@ -283,13 +284,16 @@ def empty_umr(stage: Stage) -> Iterator[None]:
             yield
 
 
-@hostile("WRITE through entries of one byte each (KSM)")
-def byte_entries(stage: Stage) -> Iterator[None]:
+@hostile("WRITE through the smallest entries of one size (KSM)")
+def smallest_entries(stage: Stage) -> Iterator[None]:
     a, c = stage.a, stage.c
-    size = 64 << 10
-    source, target = a.alloc(size), c.alloc(size)
-    entries = b"".join(struct.pack(">IIQ", 0, a.key, source + at) for at in range(size))
-    key = a.create_key(KSM, entries, len=size, log_page_size=0)
+    for log_size in (0, 12):
+        size = max(64 << 10, MIB >> 12 << log_size)
+        source, target = a.alloc(size), c.alloc(size)
+        entries = b"".join(struct.pack(">IIQ", 0, a.key, source + at) for at in range(0, size, 1 << log_size))
+        with suppress(CommandFailed):
+            key = a.create_key(KSM, entries, len=size, log_page_size=log_size)
+            break
     left = [pair(a, c, stage.lids, log_sq=8)[0] for _ in range(4)]
     yield
     while True:
