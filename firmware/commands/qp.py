@@ -105,12 +105,15 @@ def _attach_queues(hca: Hca, qp: Qp, request: Command[cmd.CreateQpIn]) -> Srq | 
         rq_bytes = 1 << (context.log_rq_size + log_stride)
     sq_bytes = 0 if context.no_sq else SQ_BLOCK_BYTES << context.log_sq_size
     size_bytes = rq_bytes + sq_bytes
+    # What is named must be there and be the program's own, whether or not there is a queue to use it.
+    record = record_addr(hca, context.dbr_umem_valid, context.dbr_umem_id, context.dbr_addr, request.uid)
+    if view.wq_umem_valid:
+        find(hca.umems, view.wq_umem_id, request.uid)
     if size_bytes:
         if view.wq_umem_valid:
             buffer = umem_buffer(hca, view.wq_umem_id, view.wq_umem_offset, size_bytes, request.uid)
         else:
             buffer = queue_buffer(request.tail, context.log_page_size, context.page_offset, size_bytes)
-        record = record_addr(hca, context.dbr_umem_valid, context.dbr_umem_id, context.dbr_addr, request.uid)
         if rq_bytes:
             qp.rq = RecvQueue(buffer, context.log_rq_size, log_stride, record)
         if sq_bytes:

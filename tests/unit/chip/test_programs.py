@@ -9,7 +9,7 @@ from firmware.kernel import Kernel
 from firmware.memory import find_key, translate
 from firmware.objects import LOCAL_READ
 from firmware.programs import CAP_RAW_TX, SHARED_UID
-from firmware.transport.qp import RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UD
+from firmware.transport.qp import RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UD, ST_XRC
 from tests.support.driver import PAGE, Driver
 from vhca.layout import Layout
 from vhca.wire import smp
@@ -335,3 +335,16 @@ def test_completions_are_reported_to_shared_event_queues(driver: Driver) -> None
     view = me.cq_view()
     view.cq_context.c_eqn_or_apu_element = eqn
     assert me.raw(Op.CREATE_CQ, view)[0] == Status.BAD_RES
+
+
+@pytest.mark.parametrize("field", ["dbr_umem_id", "wq_umem_id"])
+def test_a_queue_pair_without_queues_holds_nobody_elses_memory(driver: Driver, field: str) -> None:
+    """A reference would keep the owner from ever giving the memory back."""
+    owner, me = User(driver), User(driver)
+    xrcd = cmd.AllocXrcdOut.from_bytes(me.run(Op.ALLOC_XRCD, cmd.BareIn())).xrcd
+    view = me.qp_view(ST_XRC, no_sq=1, rq_type=3, xrcd=xrcd)
+    me.run(Op.CREATE_QP, view)
+    setattr(view if field == "wq_umem_id" else view.qpc, field, owner.umem)
+    assert me.raw(Op.CREATE_QP, view)[0] == Status.BAD_RES
+    owner.run(Op.DESTROY_CQ, cmd.DestroyCqIn(cqn=owner.cqn))
+    owner.run(Op.DESTROY_UMEM, cmd.DestroyUmemIn(umem_id=owner.umem))
