@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from vhca.lab.errors import Completed, LabError, printable
+from vhca.lab.errors import Completed, LabError, last_lines, printable
 from vhca.lab.table import aligned
 
 if TYPE_CHECKING:
@@ -300,8 +300,7 @@ def _judged(lab: Lab, ends: tuple[Completed, Completed], exchange: Exchange) -> 
     for guest, end in zip(lab.guests, ends, strict=False):
         text = f"$ {' '.join(end.args)}\n{end.stdout}{end.stderr}"
         (lab.log_dir / f"{guest.name}-{exchange.program}.log").write_text(text)
-        tail = "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
-        said.append(f"{guest.name} ended with {end.returncode}:\n{tail}")
+        said.append(f"{guest.name} ended with {end.returncode}:\n{last_lines(text, _TAIL_LINES)}")
     if server.returncode or client.returncode:
         raise LabError("\n".join(said))
     try:
@@ -331,7 +330,7 @@ def _evidence(state: _Run) -> str:
 
 
 def _indented(text: str) -> str:
-    return "\n".join("  " + line for line in text.rstrip().splitlines()[-_TAIL_LINES:])
+    return last_lines(text, _TAIL_LINES, "  ")
 
 
 # -- showing it --------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ def _kernel(cache: Cache, kernel: str | Path) -> Finding:
     pinned = [release for release in pins.KERNELS if kernels.matches(str(kernel), release)]
     archive = kernels.fallback_archive()
     source = f" ({pinned[0]})" if pinned else ""
-    fallback = f"; if that fails, {archive} is used" if archive else ""
+    fallback = f"; if that fails, {archive} is used if it is that version" if archive else ""
     return Finding(
         Level.WARN,
         "kernel",

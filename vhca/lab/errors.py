@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+_QUOTED_MAX: Final = 32 << 10  # characters that are looked at for the lines of a quotation
+_LINE_MAX: Final = 500
 
 
 def printable(text: str) -> str:
@@ -22,6 +26,12 @@ def printable(text: str) -> str:
         letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
         for letter in text.replace("\r\n", "\n")
     )
+
+
+def last_lines(text: str, count: int, indent: str = "") -> str:
+    """The end of something that may be long: at most ``count`` lines, and of each what fits on a screen."""
+    lines = text[-_QUOTED_MAX:].rstrip().splitlines()[-count:]
+    return "\n".join(indent + (line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]} ...") for line in lines)
 
 
 class LabError(RuntimeError):
@@ -75,6 +85,7 @@ class CommandFailed(GuestError):
     """A command run with ``check=True`` ended with another status than 0."""
 
     def __init__(self, guest: str, completed: Completed) -> None:
-        tail = "\n".join((completed.stdout + completed.stderr).rstrip().splitlines()[-15:])
+        # one after the other: both may be long
+        tail = last_lines(completed.stdout[-_QUOTED_MAX:] + completed.stderr[-_QUOTED_MAX:], 15)
         super().__init__(f"{guest}: {' '.join(completed.args)} ended with {completed.returncode}\n{tail}")
         self.completed = completed

@@ -29,7 +29,7 @@ from vhca.lab.agent_client import FILE_MAX_BYTES, AgentClient
 from vhca.lab.agent_process import Process, Sink
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.console import FILE_BYTES, Recorder, tail
-from vhca.lab.errors import CommandFailed, Completed, GuestError, LabError
+from vhca.lab.errors import CommandFailed, Completed, GuestError, LabError, last_lines
 from vhca.lab.image import HCA_MODULES
 from vhca.lab.kernels import DEFAULT_SPEC
 from vhca.lab.network import Network, address_of, mac_of
@@ -157,11 +157,11 @@ class Guest:
         text = error.what
         if not self.alive:
             self._await_last_words()
-        qemu_words = tail(self.qemu_log_path, _TAIL_BYTES).splitlines()[1:]
+        _, _, qemu_words = tail(self.qemu_log_path, _TAIL_BYTES).partition("\n")  # behind its command line
         if qemu_words:
-            text += "\nQEMU said:\n" + "\n".join("  " + line for line in qemu_words[-8:])
+            text += "\nQEMU said:\n" + last_lines(qemu_words, 8, "  ")
         text += f"\nthe console ({self.console_path}) ends with:\n"
-        text += "\n".join("  " + line for line in self.console_log.splitlines()[-15:]) or "  (nothing)"
+        text += last_lines(tail(self.console_path, _TAIL_BYTES), 15, "  ") or "  (nothing)"
         return GuestError(text)
 
     def kill(self) -> None:

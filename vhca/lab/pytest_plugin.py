@@ -183,12 +183,12 @@ _FAILED: Final = pytest.StashKey[bool]()
 
 
 def _evidence(lab: Lab) -> list[tuple[str, str]]:
-    from vhca.lab.errors import printable
+    from vhca.lab.errors import last_lines, printable
 
     sections = []
     for guest in lab.guests:
-        text = "\n".join(guest.console_log.splitlines()[-_TAIL_LINES:])
-        sections.append((f"console of {guest.name} ({guest.console_path})", printable(text)))
+        text = printable(last_lines(guest.console_log, _TAIL_LINES))
+        sections.append((f"console of {guest.name} ({guest.console_path})", text))
     for hca in lab.hcas:
         try:
             lines = [f"{name} = {value}" for name, value in sorted(hca.counters().items()) if value]

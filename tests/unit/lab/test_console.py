@@ -11,7 +11,7 @@ import pytest
 
 from vhca.lab import console
 from vhca.lab.console import Recorder, tail
-from vhca.lab.errors import printable
+from vhca.lab.errors import CommandFailed, Completed, last_lines, printable
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +122,15 @@ def test_a_flood_costs_few_wake_ups(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_a_terminal_may_show(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(shown) == shown
+
+
+def test_quotations_are_short_whatever_was_said() -> None:
+    assert last_lines("one\ntwo\nthree\n\n", 2, "  ") == "  two\n  three"
+    assert last_lines("", 2, "  ") == ""
+    endless = last_lines("x" * 10_000_000, 15)
+    assert len(endless) < 600
+    many = last_lines("\x00\n" * 5_000_000 + "end\n", 15)
+    assert many.endswith("end")
+    error = CommandFailed("g0", Completed(["x"], 1, "\x1b" * 5_000_000, "y" * 5_000_000 + "\nlast words\n"))
+    assert len(str(error)) < 10_000
+    assert str(error).endswith("last words")
