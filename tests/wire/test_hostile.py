@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import os
 import socket
+import threading
 import time
 
 import pytest
@@ -150,6 +152,40 @@ def test_a_client_that_leaves_between_two_slices(rig: Rig, client: Client) -> No
         rig.loop.run_once(0.1)
     assert len(rig.device.writes) == 20
     rig.step()
+    assert rig.loop_is_idle()
+
+
+def test_a_client_that_spoils_its_eventfds_holds_nobody_up(rig: Rig, client: Client) -> None:
+    """The open file is shared: the client lets writes to it wait, and fills the counter."""
+    with closing(*eventfds(1)) as (fd,):
+        client.set_irqs(0x24, 2, 0, 1, fds=[fd])
+        os.set_blocking(fd, True)
+        os.eventfd_write(fd, (1 << 64) - 2)
+        # a server that waits would wait for ever
+        guard = threading.Timer(5, os.eventfd_read, [fd])
+        guard.start()
+        begin = time.monotonic()
+        rig.server.irqs.raise_irq(0)
+        client.set_irqs(0x21, 2, 0, 1)
+        assert time.monotonic() - begin < 4
+        guard.cancel()
+        guard.join()
+
+
+def test_a_device_with_too_much_to_do_is_given_no_more(rig: Rig, client: Client, neighbour: Rig) -> None:
+    busy = True
+    rig.device.overloaded = lambda: busy  # type: ignore[attr-defined]
+    rig.server.disconnect()
+    client = rig.connect()
+    other = neighbour.connect()
+    client.post_raw(proto.request(1, Command.VERSION, proto.pack_version(0, None)) + posted(0))
+    rig.step()
+    assert rig.device.writes == []
+    assert other.negotiate()
+    busy = False
+    rig.step()
+    assert len(rig.device.writes) == 1
+    assert client.receive().command == Command.VERSION
     assert rig.loop_is_idle()
 
 

@@ -47,6 +47,8 @@ INBOX_PIECES: Final = 16
 # An inbox with more than this is full; what it takes beyond that is only what was under way.
 INBOX_BYTES: Final = 1 << 20
 INBOX_PACKETS: Final = 512
+# Accesses of the host that may wait behind a step; the connection leaves the rest in the socket.
+WAITING_ACCESSES: Final = 256
 SYNDROME_ASSERT = 0x1
 RECOVERY_REQUIRED = 0x80
 
@@ -152,6 +154,11 @@ class Board:
     def full(self) -> bool:
         """True while the inbox has so much in it that the cable should hold its packets back."""
         return self._inbox_bytes > INBOX_BYTES or len(self._inbox) > INBOX_PACKETS
+
+    @property
+    def overloaded(self) -> bool:
+        """True while so much of what the host did waits for a turn that its next accesses should wait outside."""
+        return len(self._waiting) > WAITING_ACCESSES
 
     def link_change(self, port: int, up: bool) -> None:
         """The physical link of `port` went up or down."""

@@ -108,6 +108,7 @@ class CardFunction(PciFunction):
         on_reset: Callable[[ResetReason], None],
     ) -> None:
         super().__init__(config, {0: board.bar0}, on_reset)
+        self._board = board
         self._on_config = on_config
 
     def region_write(self, region: int, offset: int, data: bytes) -> None:
@@ -115,6 +116,10 @@ class CardFunction(PciFunction):
         super().region_write(region, offset, data)
         if region == CONFIG_REGION:
             self._on_config()
+
+    def overloaded(self) -> bool:
+        """See :class:`vhca.vfio_user.device.Device`."""
+        return self._board.overloaded
 
 
 class _LateDevice:

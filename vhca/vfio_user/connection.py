@@ -27,6 +27,7 @@ from typing import Final, NoReturn
 
 from vhca.hw.memory import DmaError
 from vhca.vfio_user import proto
+from vhca.vfio_user.eventfd import is_eventfd
 from vhca.vfio_user.loop import Loop
 from vhca.vfio_user.outbox import Outbox
 from vhca.vfio_user.patience import Patience
@@ -53,11 +54,6 @@ _MSG_PEEK: Final = int(socket.MSG_PEEK)
 _MSG_CTRUNC: Final = int(socket.MSG_CTRUNC)
 WRITE_HEAD_SIZE: Final = HEADER_SIZE + proto.REGION_ACCESS.size
 WRITE_8_SIZE: Final = WRITE_HEAD_SIZE + 8
-
-
-def is_eventfd(fd: int) -> bool:
-    """Tell whether ``fd`` is an eventfd."""
-    return os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:[eventfd]"
 
 
 class Connection:
@@ -129,6 +125,10 @@ class Connection:
 
     def _turn(self) -> None:
         """Handle what has arrived, for a slice of time; what is left then has its turn in the next round."""
+        if self.session.overloaded() and not self.lost:
+            self._listen(False)
+            self._resume_soon()
+            return
         begin = time.monotonic()
         in_time = self._serve(begin + SLICE_S)
         if time.monotonic() - begin > SLOW_WAKE_S:

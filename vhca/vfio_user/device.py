@@ -56,9 +56,10 @@ class Device(Protocol):
     the region, count is at least 1, and the direction is allowed. An exception from a method is
     answered with EIO (or dropped, for a posted write), logged and counted.
 
-    Two more methods are called if the device has them: ``dma_changed()`` after a change of the DMA
+    Three more methods are called if the device has them: ``dma_changed()`` after a change of the DMA
     mappings and ``irq_state_changed()`` after a change of the interrupt set-up, both before the client
-    gets its reply.
+    gets its reply; and ``overloaded()``, before messages are handled: while it is true, so much of what
+    the client sent before still waits in the device that the rest is left in the socket.
     """
 
     @property

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from vhca.vfio_user.connection import Connection, is_eventfd
+from vhca.vfio_user.connection import Connection
 from vhca.vfio_user.device import Device
 from vhca.vfio_user.dma import DmaTable
+from vhca.vfio_user.eventfd import Signaller, is_eventfd
 from vhca.vfio_user.irqs import IrqTable
 from vhca.vfio_user.loop import Loop, SelectLoop
 from vhca.vfio_user.patience import ROUND_S, Patience
@@ -73,7 +74,8 @@ class Server:
         self._name = "vfio-user" if path is None else str(path)
         self.counters: Counter[str] = Counter()
         self.dma = DmaTable()
-        self.irqs = IrqTable(device.irq_counts, _signal_eventfd, os.close)
+        self._signaller = Signaller()
+        self.irqs = IrqTable(device.irq_counts, self._signaller.signal, os.close)
         self._patience = Patience(dma_wait_s)
         self._session_type = session_type
         self._loop: Loop | None = None
@@ -95,6 +97,7 @@ class Server:
             self._socket_identity = _identity(self.path)
             loop.add_reader(self._listener, self._accept)
             log.info("%s: listening", self._name)
+        self._signaller.open()
 
     def adopt(self, sock: socket.socket) -> None:
         """Serve a client that is connected already; a second one is turned away.
@@ -118,7 +121,7 @@ class Server:
             self.dma,
             self.irqs,
             close_fd=os.close,
-            check_eventfd=_check_eventfd,
+            check_eventfd=is_eventfd,
             log=self._log,
             counters=self.counters,
         )
@@ -151,6 +154,7 @@ class Server:
     def close(self) -> None:
         """Drop the client, stop listening, remove the socket."""
         self.disconnect()
+        self._signaller.close()
         if self._listener is not None and self.path is not None and self._loop is not None:
             self._loop.remove_reader(self._listener)
             self._listener.close()
@@ -236,19 +240,3 @@ def _remove_stale(path: Path) -> None:
         except BlockingIOError:
             pass
     raise VfioUserError(f"{path}: another server listens there")
-
-
-def _check_eventfd(fd: int) -> bool:
-    """Tell whether ``fd`` is an eventfd, and make sure that writing to it cannot block."""
-    if not is_eventfd(fd):
-        return False
-    os.set_blocking(fd, False)
-    return True
-
-
-def _signal_eventfd(fd: int) -> None:
-    try:  # noqa: SIM105 (the hot path; suppress() costs as much as the write)
-        os.eventfd_write(fd, 1)
-    except BlockingIOError:
-        # The counter is full, so an interrupt is pending already.
-        pass

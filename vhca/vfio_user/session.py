@@ -49,6 +49,7 @@ class Session:
     :ivar closing: the client broke the protocol so that the connection has to end after the reply.
     :ivar client: what the client can take, after VERSION.
     :ivar awaiting_reply: a command is being handled whose sender waits for the reply.
+    :ivar overloaded: whether the device wants no more messages for now.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Session:
         self._write_sizes = [region.size if region.writable else 0 for region in self._regions]
         self._dma_changed: Callable[[], None] | None = getattr(device, "dma_changed", None)
         self._irq_changed: Callable[[], None] | None = getattr(device, "irq_state_changed", None)
+        self.overloaded: Callable[[], bool] = getattr(device, "overloaded", _never)
         self._handlers: dict[int, Callable[[bytes, list[int]], Outgoing]] = {
             Command.DMA_MAP: self._dma_map,
             Command.DMA_UNMAP: self._dma_unmap,
@@ -313,3 +315,7 @@ class Session:
     def _feature(self, payload: bytes, _fds: list[int]) -> Outgoing:
         flags = proto.parse_device_feature(payload)
         raise ProtocolError(errno.ENOTTY, f"DEVICE_FEATURE {flags & 0xFFFF} is not supported")
+
+
+def _never() -> bool:
+    return False

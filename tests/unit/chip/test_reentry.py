@@ -1,6 +1,7 @@
 """Guest memory that lets the host's next accesses in while it is read, as DMA by messages does."""
 
 from tests.support.driver import Driver
+from vhca.chip.board import WAITING_ACCESSES
 from vhca.wire.connectx.cmd import Op
 
 
@@ -43,3 +44,26 @@ def test_a_reset_during_a_step_waits_for_its_end() -> None:
     assert seen[0] == 0
     driver.run_deferred()
     assert board.count["resets"] == 1
+
+
+def test_a_board_says_when_too_much_waits_behind_a_step() -> None:
+    """The connection then leaves what follows in its socket."""
+    driver = Driver()
+    driver.probe()
+    board = driver.board
+    handle = board.firmware.handle
+    seen: list[bool] = []
+
+    def flooded(event: object, now_ns: int, out: list[object]) -> None:
+        if not seen:
+            for count in (WAITING_ACCESSES, 1):
+                for _ in range(count):
+                    board.bar0.write(driver.uar * 4096 + 0x40, bytes((9, 0, 0, 0)))
+                seen.append(board.overloaded)
+        handle(event, now_ns, out)  # type: ignore[arg-type]
+
+    board.firmware.handle = flooded  # type: ignore[method-assign, assignment]
+    board.bar0.write(driver.uar * 4096 + 0x40, bytes((9, 0, 0, 0)))
+    assert seen == [False, True]
+    driver.run_deferred()
+    assert not board.overloaded
