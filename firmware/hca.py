@@ -6,8 +6,10 @@ part appends its effects to `out` in order, and nothing keeps them afterwards.
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from firmware.budget import Budget
+from firmware.graveyard import Graveyard
 from firmware.objects import (
     Cq,
     Dct,
@@ -62,6 +64,8 @@ class Hca:
         self.pieces = 0
         self.timers = TimerHeap()
         self.turns = Turns()
+        self.budget = Budget(hardware.memory_limit)
+        self.graveyard = Graveyard()
         self.capabilities = Capabilities(self.info)
         # Packets of this card to itself, handed out as events after the step that sent them.
         self.loopback: deque[tuple[int, Packet]] = deque()
@@ -89,28 +93,34 @@ class Hca:
     def clear(self) -> None:
         """Forget every object and timer (power-up, reset, ENABLE_HCA)."""
         info = self.info
+        self._bury()
         self.timers = TimerHeap()
-        self.turns.clear()
+        self.turns = Turns()
         self.copies.clear()
         self.loopback.clear()
-        self.pds: Table[Pd] = Table("pd", 1, 1 << 18)
-        self.uars: Table[Uar] = Table("uar", info.first_free_uar, info.uar_pages - info.first_free_uar)
-        self.xrcds: Table[Xrcd] = Table("xrcd", 1, 1 << 16)
-        self.transport_domains: Table[TransportDomain] = Table("transport_domain", 1, 1 << 13)
-        self.uctxs: Table[Uctx] = Table("uctx", 1, 0xFFFE)
-        self.umems: Table[Umem] = Table("umem", 1, 1 << 16)
-        self.memics: Table[Memic] = Table("memic", 1, 1 << 12)
-        self.q_counters: Table[QCounter] = Table("q_counter", 1, 255)
-        self.eqs: Table[Eq] = Table("eq", 1, 127)
-        self.cqs: Table[Cq] = Table("cq", 0x10, 1 << 18)
-        self.mkeys: Table[Mkey] = Table("mkey", 0x10, 1 << 20)
-        self.srqs: Table[Srq] = Table("srq", 1, 1 << 17)
-        self.qps: Table[Qp] = Table("qp", 0x40, 1 << 18)
+        budget = self.budget
+        budget.clear()
+        self.pds: Table[Pd] = Table("pd", 1, 1 << 18, budget)
+        self.uars: Table[Uar] = Table("uar", info.first_free_uar, info.uar_pages - info.first_free_uar, budget)
+        self.xrcds: Table[Xrcd] = Table("xrcd", 1, 1 << 16, budget)
+        self.transport_domains: Table[TransportDomain] = Table("transport_domain", 1, 1 << 13, budget)
+        self.uctxs: Table[Uctx] = Table("uctx", 1, 0xFFFE, budget)
+        self.umems: Table[Umem] = Table("umem", 1, 1 << 16, budget)
+        self.memics: Table[Memic] = Table("memic", 1, 1 << 12, budget)
+        self.q_counters: Table[QCounter] = Table("q_counter", 1, 255, budget)
+        self.eqs: Table[Eq] = Table("eq", 1, 127, budget)
+        self.cqs: Table[Cq] = Table("cq", 0x10, 1 << 18, budget)
+        self.mkeys: Table[Mkey] = Table("mkey", 0x10, 1 << 20, budget)
+        self.srqs: Table[Srq] = Table("srq", 1, 1 << 17, budget)
+        self.qps: Table[Qp] = Table("qp", 0x40, 1 << 18, budget)
         self.reserved_qpns: Table[ReservedQpns] = Table(
-            "reserved_qpns", RESERVED_QPN_FIRST >> LOG_RESERVED_QPNS, 1 << LOG_RESERVED_QPN_MAX - LOG_RESERVED_QPNS
+            "reserved_qpns",
+            RESERVED_QPN_FIRST >> LOG_RESERVED_QPNS,
+            1 << LOG_RESERVED_QPN_MAX - LOG_RESERVED_QPNS,
+            budget,
         )
         # Far from those of queue pairs.
-        self.dcts: Table[Dct] = Table("dct", DCT_FIRST, 1 << 16)
+        self.dcts: Table[Dct] = Table("dct", DCT_FIRST, 1 << 16, budget)
         self.multicast: dict[bytes, MulticastGroup] = {}
         # (port, 0 or 1) -> the QP that serves QP0 or QP1 of that port
         self.special_qps: dict[tuple[int, int], Qp] = {}
@@ -119,9 +129,20 @@ class Hca:
         self.flush_timer: Timer | None = None
         self.page_faults = PageFaults()
 
-    def objects(self) -> dict[str, int]:
-        """Live objects by kind (the ledger)."""
-        tables = (
+    def _bury(self) -> None:
+        """Let all tables be freed in pieces."""
+        if not hasattr(self, "page_faults"):
+            # At power-up there is nothing yet.
+            return
+        faults = self.page_faults
+        self.graveyard.bury(
+            self.timers.entries, self.turns.line, self.multicast, self.flushing, faults.outstanding, faults.waiting
+        )
+        for table in self._tables():
+            self.graveyard.bury(*table.graves())
+
+    def _tables(self) -> tuple[Table[Any], ...]:
+        return (
             self.pds,
             self.uars,
             self.xrcds,
@@ -138,7 +159,10 @@ class Hca:
             self.dcts,
             self.reserved_qpns,
         )
-        counts = {table.kind: len(table) for table in tables}
+
+    def objects(self) -> dict[str, int]:
+        """Live objects by kind (the ledger)."""
+        counts = {table.kind: len(table) for table in self._tables()}
         counts["multicast_group"] = len(self.multicast)
         return counts
 

@@ -19,7 +19,7 @@ from vhca.hw.events import (
     Reset,
     SqDoorbell,
 )
-from vhca.hw.hardware import Hardware
+from vhca.hw.hardware import Firmware, Hardware
 
 # A timer may send a megabyte: those that are due in the same moment share several steps.
 TIMERS_PER_STEP = 16
@@ -77,19 +77,33 @@ class Kernel:
 
     def waiting(self) -> bool:
         """See :class:`vhca.hw.hardware.Firmware`."""
-        return bool(self.hca.turns or self.hca.copies)
+        return bool(self.hca.turns or self.hca.copies or self.hca.graveyard)
 
     def step(self, now_ns: int, out: Effects) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""
         hca = self.hca
         hca.now_ns = now_ns
         hca.out = out
+        if hca.graveyard:
+            hca.graveyard.shrink()
         turn(hca)
         self._finish()
 
+    def inherit(self, old: Firmware) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        if isinstance(old, Kernel):
+            old.hca.clear()
+            self.hca.graveyard.adopt(old.hca.graveyard)
+
     def counters(self) -> Mapping[str, int]:
         """See :class:`vhca.hw.hardware.Firmware`."""
-        return self.hca.count
+        budget = self.hca.budget
+        return {
+            **self.hca.count,
+            "memory_used_bytes": budget.used,
+            "memory_most_bytes": budget.most,
+            "memory_limit_bytes": budget.limit,
+        }
 
     def objects(self) -> Mapping[str, int]:
         """See :class:`vhca.hw.hardware.Firmware`."""

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from firmware.budget import Budget
 from firmware.pages import ENTRY_BYTES, Entries, page_at
 
 if TYPE_CHECKING:
+    from firmware.graveyard import Grave
     from firmware.queues import QueueBuffer
     from firmware.timers import Timer
     from firmware.transport.qp import Qp
@@ -23,12 +25,18 @@ class HcaObject:
     """Anything with a number and an owner: `uid` is the user context (0: the kernel), `refs` counts users.
 
     `umems` are the user memory objects that it lies in: its buffer's and its doorbell record's.
+    `charged`: bytes that the card's budget counts for it, given back when it leaves its table.
     """
 
     handle: int = 0
     uid: int = 0
     refs: int = 0
     umems: "tuple[Umem | None, Umem | None]" = (None, None)
+    charged: int = 0
+
+    def let_go(self) -> "tuple[Grave, ...]":
+        """Break circles of references to it, once nobody uses it any more; returns more to be freed."""
+        return ()
 
 
 T = TypeVar("T", bound=HcaObject)
@@ -37,10 +45,11 @@ T = TypeVar("T", bound=HcaObject)
 class Table(Generic[T]):
     """Numbers `first` .. `first + capacity - 1`; freed numbers are reused last, so a stale use shows as unknown."""
 
-    __slots__ = ("_free", "_items", "_next", "capacity", "created", "first", "kind")
+    __slots__ = ("_free", "_items", "_next", "budget", "capacity", "created", "first", "kind")
 
-    def __init__(self, kind: str, first: int, capacity: int) -> None:
+    def __init__(self, kind: str, first: int, capacity: int, budget: Budget) -> None:
         self.kind = kind
+        self.budget = budget
         self.first = first
         self.capacity = capacity
         self.created = 0
@@ -70,6 +79,11 @@ class Table(Generic[T]):
         """Take `obj` out; its number may be given out again once all fresh ones are used."""
         del self._items[obj.handle]
         self._free.append(obj.handle)
+        self.budget.give(obj.charged)
+
+    def graves(self) -> "tuple[Grave, ...]":
+        """What the table holds, to be freed in pieces; nobody uses the table any more."""
+        return self._items, self._free
 
     def __len__(self) -> int:
         return len(self._items)
@@ -185,6 +199,11 @@ class Cq(HcaObject):
     # Completions that an event is held back for, and the end of its waiting
     held: int = 0
     moderation: "Timer | None" = None
+
+    def let_go(self) -> "tuple[Grave, ...]":
+        """See :class:`HcaObject`."""
+        self.moderation = None
+        return ()
 
 
 @dataclass(slots=True, eq=False)
@@ -323,6 +342,10 @@ class Dct(HcaObject):
     key_violations: int = 0
     connections: "dict[tuple[int, int], tuple[int, Qp]]" = field(default_factory=dict)
 
+    def let_go(self) -> "tuple[Grave, ...]":
+        """See :class:`HcaObject`."""
+        return (self.connections,)
+
 
 @dataclass(slots=True, eq=False)
 class MulticastGroup:
@@ -334,6 +357,10 @@ class MulticastGroup:
 
 Resume = Callable[[bool], None]
 """Called with True if an access to missing pages may be tried again, False if the host has no such pages."""
+
+
+def nobody(good: bool) -> None:
+    """Resumes nothing: the one who waited has gone, or knows."""
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ and whoever asked is still there.
 
 from typing import TYPE_CHECKING, Final
 
+from firmware.budget import PAGE_REQUEST_BYTES
 from firmware.memory import PageFault
-from firmware.objects import PageRequest, Resume
+from firmware.objects import PageRequest, Resume, nobody
 from firmware.queues import post_event
 from firmware.timers import Timer
 from vhca.wire.connectx.eqe import EventType, MemoryFaultData, PageFaultSubtype
@@ -46,12 +47,15 @@ def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> P
     wanted = PageRequest(fault.key, first << LOG_PAGE, pages, ahead, resume)
     faults = hca.page_faults
     hca.count["page_faults"] += 1
+    if not hca.budget.take(PAGE_REQUEST_BYTES):
+        return None
     if len(faults.outstanding) < MAX_OUTSTANDING:
         _post(hca, wanted)
     elif len(faults.waiting) < MAX_WAITING:
         faults.waiting.append(wanted)
     else:
         # A host that answers none of them gets no more.
+        hca.budget.give(PAGE_REQUEST_BYTES)
         return None
     return wanted
 
@@ -59,21 +63,17 @@ def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> P
 def abandon(requests: list[PageRequest]) -> None:
     """Whoever waited for these has gone: nobody is told when the host answers. Empties the list."""
     for wanted in requests:
-        wanted.resume = _nobody
+        wanted.resume = nobody
     requests.clear()
 
 
 def is_over(wanted: PageRequest) -> bool:
     """Was this request answered, or abandoned?"""
-    return wanted.resume is _nobody
-
-
-def _nobody(good: bool) -> None:
-    """Resumes nothing."""
+    return wanted.resume is nobody
 
 
 def _end(wanted: PageRequest, good: bool) -> None:
-    resume, wanted.resume = wanted.resume, _nobody
+    resume, wanted.resume = wanted.resume, nobody
     resume(good)
 
 
@@ -83,6 +83,7 @@ def answered(hca: "Hca", token: int, good: bool) -> bool:
     done = faults.outstanding.pop(token, None)
     if done is None:
         return False
+    hca.budget.give(PAGE_REQUEST_BYTES)
     if faults.waiting:
         _post(hca, faults.waiting.popleft())
     place = (done.key, done.va)

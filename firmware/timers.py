@@ -39,6 +39,11 @@ class TimerHeap:
         """Entries of the heap, some of which may be of timers that are not armed any more."""
         return len(self._heap)
 
+    @property
+    def entries(self) -> list[tuple[int, int, Timer]]:
+        """What the heap holds, to be freed in pieces; nobody uses the heap any more."""
+        return self._heap
+
     def arm(self, timer: Timer, deadline_ns: int) -> None:
         """(Re)arm `timer` for `deadline_ns`; replaces an earlier deadline."""
         timer.deadline_ns = deadline_ns

@@ -52,6 +52,7 @@ class Turns:
         """True if somebody may be waiting."""
         return bool(self._line)
 
-    def clear(self) -> None:
-        """Send everybody home (reset)."""
-        self._line.clear()
+    @property
+    def line(self) -> "deque[tuple[int, Qp]]":
+        """Who waits, to be freed in pieces; nobody uses the line any more."""
+        return self._line

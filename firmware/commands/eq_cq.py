@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from firmware.commands.registry import Command, command, refuse
-from firmware.commands.resources import allocate, find, free
+from firmware.commands.resources import allocate, charge, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import Cq, Eq
@@ -49,7 +49,7 @@ def create_eq(hca: Hca, request: Command[cmd.CreateEqIn]) -> Layout:
         uar=context.uar_page,
     )
     out = cmd.CreateEqOut()
-    out.eq_number = allocate(hca.eqs, eq)
+    out.eq_number = allocate(hca.eqs, eq, eq.buffer.list_bytes)
     return out
 
 
@@ -107,7 +107,7 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
         max_count=context.cq_max_count,
     )
     out = cmd.CreateCqOut()
-    out.cqn = allocate(hca.cqs, cq)
+    out.cqn = allocate(hca.cqs, cq, cq.buffer.list_bytes)
     eq.refs += 1
     ring = request.view.cq_umem_id if request.view.cq_umem_valid else None
     hold_umems(hca, cq, ring, context.dbr_umem_id if context.dbr_umem_valid else None)
@@ -192,6 +192,9 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
     if unread >= 1 << cq.log_size or unread + 1 > 1 << context.log_cq_size:
         refuse(Status.BAD_SIZE_OUTS_CQES, "log_cq_size: too many unread entries")
     buffer = _cq_buffer(hca, request, context, cq.cqe_bytes)
+    charge(hca.budget, buffer.list_bytes)
+    hca.budget.give(cq.buffer.list_bytes)
+    cq.charged += buffer.list_bytes - cq.buffer.list_bytes
     marker = bytearray(64)
     marker[0x3F] = CQE_RESIZE << 4
     write_cqe_entry(hca, cq, marker)

@@ -27,6 +27,7 @@ from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.mkey import Mkc
 
 MAX_LOG_PAGE = 52
+OCTWORD_BYTES = 16
 # Translation of one key: 32 GiB in pages of 4 KiB; entries of any size are walked, so there are fewer of them.
 MAX_OCTWORDS = 1 << 22
 MAX_KLMS = 1 << 16
@@ -82,13 +83,20 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
     elif mode == MODE_MTT and not mkey.free:
         refuse(Status.BAD_PARAM, "translations_octword_actual_size: a key with pages needs them")
     out = cmd.CreateMkeyOut()
-    out.mkey_index = allocate(hca.mkeys, mkey)
+    out.mkey_index = allocate(hca.mkeys, mkey, _list_bytes(mkey))
     pd.refs += 1
     if view.mkey_umem_valid and mode not in (MODE_PA, MODE_MEMIC):
         hold_umems(hca, mkey, view.mkey_umem_id)
     if mkey.memic is not None:
         mkey.memic.refs += 1
     return out
+
+
+def _list_bytes(mkey: Mkey) -> int:
+    """What the translation may take, now and after work requests that fill the room reserved for it."""
+    size = max(len(mkey.mtts), len(mkey.klms), len(mkey.ksms), mkey.capacity_octwords * OCTWORD_BYTES)
+    # The walk of a list of entries of any size knows where each ends.
+    return size + size // 2 if mkey.mode == MODE_KLM else size
 
 
 def _load_memic(hca: Hca, mkey: Mkey) -> None:

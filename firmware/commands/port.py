@@ -117,7 +117,8 @@ def access_register(hca: Hca, request: Command[cmd.AccessRegisterIn]) -> bytes:
     register = request.view.register_id
     handler = _REGISTERS.get((register, request.op_mod))
     if handler is None:
-        hca.count[f"register_unknown_{register:#06x}"] += 1
+        hca.note("register_unknown", register=f"{register:#06x}")
+        hca.count["register_unknown"] += 1
         refuse(Status.BAD_PARAM, "register_id: not implemented by this device in this direction")
     return bytes(16) + handler(hca, request.data[16:])
 

@@ -1,7 +1,8 @@
 """Queue pairs: create, the life cycle commands, query, destroy, multicast membership."""
 
+from firmware.budget import MULTICAST_GROUP_BYTES, MULTICAST_MEMBER_BYTES
 from firmware.commands.registry import Command, command, refuse
-from firmware.commands.resources import allocate, find, free
+from firmware.commands.resources import allocate, charge, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import MulticastGroup, Srq
@@ -56,8 +57,9 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
     if context.st in (ST_RC, ST_UC):
         qp.inline_receive = inline_bytes(context.cs_res, qp.recv_cq)
         qp.inline_read = inline_bytes(context.cs_req & 0xF, qp.send_cq)
+    queue = qp.sq or qp.rq
     out = cmd.CreateQpOut()
-    out.qpn = allocate(hca.qps, qp)
+    out.qpn = allocate(hca.qps, qp, 0 if queue is None else queue.buffer.list_bytes)
     _hold(hca, qp, +1)
     if qp.rq is not None or qp.sq is not None:
         rings = view.wq_umem_id if view.wq_umem_valid else None
@@ -214,10 +216,13 @@ def attach_to_mcg(hca: Hca, request: Command[cmd.AttachToMcgIn]) -> bytes:
     if group is None:
         if len(hca.multicast) >= 1 << caps.log_max_mcg:
             refuse(Status.LIM_ERR, "log_max_mcg: no multicast group is left")
+        charge(hca.budget, MULTICAST_GROUP_BYTES + MULTICAST_MEMBER_BYTES)
         group = hca.multicast[gid] = MulticastGroup(gid)
-    if qp not in group.members:
+    elif qp not in group.members:
         if len(group.members) >= caps.max_qp_mcg:
             refuse(Status.LIM_ERR, "max_qp_mcg: the multicast group is full")
+        charge(hca.budget, MULTICAST_MEMBER_BYTES)
+    if qp not in group.members:
         group.members.append(qp)
         qp.refs += 1
     return bytes(16)
@@ -232,6 +237,8 @@ def detach_from_mcg(hca: Hca, request: Command[cmd.DetachFromMcgIn]) -> bytes:
         refuse(Status.BAD_PARAM, "qpn: not attached to this multicast group")
     group.members.remove(qp)
     qp.refs -= 1
+    hca.budget.give(MULTICAST_MEMBER_BYTES)
     if not group.members:
         del hca.multicast[group.gid]
+        hca.budget.give(MULTICAST_GROUP_BYTES)
     return bytes(16)

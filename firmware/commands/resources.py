@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+from firmware.budget import OBJECT_BYTES, Budget
 from firmware.commands.registry import Command, command, refuse
 from firmware.hca import Hca
 from firmware.objects import HcaObject, Pd, QCounter, Table, TransportDomain, Uar, Uctx, Xrcd
@@ -13,12 +14,22 @@ from vhca.wire.connectx.cmd import Op, Status
 T = TypeVar("T", bound=HcaObject)
 
 
-def allocate(table: Table[T], obj: T) -> int:
-    """Number `obj`, or refuse because the table is full."""
+def allocate(table: Table[T], obj: T, list_bytes: int = 0) -> int:
+    """Number `obj`, or refuse because the table is full, or the memory for it and `list_bytes` of its lists is."""
+    amount = OBJECT_BYTES[table.kind] + list_bytes
+    charge(table.budget, amount)
     handle = table.add(obj)
     if handle is None:
+        table.budget.give(amount)
         refuse(Status.LIM_ERR, f"no {table.kind} is left")
+    obj.charged = amount
     return handle
+
+
+def charge(budget: Budget, amount: int) -> None:
+    """Let the card's budget count so many bytes, or refuse."""
+    if not budget.take(amount):
+        refuse(Status.LIM_ERR, "the memory of this card is used up")
 
 
 def find(table: Table[T], handle: int, uid: int) -> T:

@@ -196,7 +196,7 @@ def _check_shape(hca: Hca, log_size: int, log_stride: int, least: int = MIN_LOG_
 
 
 def _register(hca: Hca, srq: Srq) -> int:
-    number = allocate(hca.srqs, srq)
+    number = allocate(hca.srqs, srq, srq.buffer.list_bytes)
     pd = hca.pds.get(srq.pd)
     assert pd is not None
     pd.refs += 1

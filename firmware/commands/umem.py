@@ -34,7 +34,7 @@ def create_umem(hca: Hca, request: Command[cmd.CreateUmemIn]) -> Layout:
         offset=view.page_offset,
     )
     out = cmd.CreateUmemOut()
-    out.umem_id = allocate(hca.umems, umem)
+    out.umem_id = allocate(hca.umems, umem, len(umem.pages))
     return out
 
 

@@ -9,6 +9,8 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from firmware.budget import PACKET_BYTES
+from firmware.transport import account
 from firmware.transport.qp import Qp
 from firmware.turns import STORE
 from vhca.wire.ib import cut
@@ -28,8 +30,8 @@ def add(hca: "Hca", qp: Qp, packet: Packet) -> None:
     assert waiting is not None
     if len(waiting) >= MAX_PACKETS or sum(len(other.payload) for other in waiting) + len(packet.payload) > MAX_BYTES:
         hca.count["rx_drop_backlog"] += 1
-        return
-    waiting.append(packet)
+    elif account.keep(hca, packet):
+        waiting.append(packet)
 
 
 def first_part(hca: "Hca", qp: Qp, packet: Packet, covered: int) -> Packet:
@@ -37,7 +39,10 @@ def first_part(hca: "Hca", qp: Qp, packet: Packet, covered: int) -> Packet:
     n = min(max(covered // packet.mtu, 1), packet.count - 1)
     if qp.backlog is None:
         qp.backlog = deque()
-    qp.backlog.appendleft(cut(packet, n))
+    rest = cut(packet, n)
+    # It is here already, whether there is memory left or not.
+    hca.budget.charge(len(rest.payload) + PACKET_BYTES)
+    qp.backlog.appendleft(rest)
     hca.turns.add(STORE, qp)
     hca.count["rx_bursts_cut"] += 1
     return replace(packet, payload=packet.payload[: n * packet.mtu], count=n, end=False, ack_req=False, solicited=False)
@@ -49,6 +54,7 @@ def take(hca: "Hca", qp: Qp) -> Packet | None:
     if not waiting:
         return None
     packet = waiting.popleft()
+    account.release(hca, (packet,))
     if waiting:
         hca.turns.add(STORE, qp)
     return packet

@@ -7,7 +7,7 @@ was ever sent is a ghost and is dropped (volume 1, 9.7.5.1.1).
 from typing import TYPE_CHECKING, Final
 
 from firmware.memory import STEP_PIECES, UNLIMITED, AccessError, Crowded, PageFault, check_scatter, scatter
-from firmware.transport import backlog, completion, paging, retry
+from firmware.transport import account, backlog, completion, paging, retry
 from firmware.transport.psn import extend
 from firmware.transport.qp import RTS, Qp, Requester
 from firmware.transport.retire import fail_head, retire
@@ -58,6 +58,7 @@ def response(hca: "Hca", qp: Qp, packet: Packet) -> None:
         _read_response(hca, qp, requester, packet, psn)
     elif op == ATOMIC_ACKNOWLEDGE:
         _atomic_response(hca, qp, requester, packet, psn)
+    account.settle(hca, qp)
 
 
 def _acknowledge(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:

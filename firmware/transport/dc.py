@@ -10,9 +10,10 @@ of it. There a connection is the receive side of a reliable queue pair, so that 
 from typing import TYPE_CHECKING, Final
 
 from firmware import paging
+from firmware.budget import CONNECTION_BYTES
 from firmware.objects import Dct
 from firmware.queues import post_event
-from firmware.transport import backlog, completion, responder
+from firmware.transport import account, backlog, completion, responder
 from firmware.transport.port import Port, gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
 from firmware.transport.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
 from firmware.transport.replies import NAK_REMOTE_ACCESS, acknowledgement
@@ -118,10 +119,13 @@ def _connection(hca: "Hca", target: Dct, packet: Packet) -> Qp | None:
             return None
         del target.connections[place]
         _close(hca, connection)
-    elif len(target.connections) >= MAX_CONNECTIONS:
+    elif target.connections and (len(target.connections) >= MAX_CONNECTIONS or hca.budget.full):
         oldest = next(iter(target.connections))
         _close(hca, target.connections.pop(oldest)[1])
     connection = _new_connection(target, packet)
+    connection.charged = CONNECTION_BYTES
+    # A target has one connection at least, or nobody could ever reach it.
+    hca.budget.charge(CONNECTION_BYTES)
     target.connections[place] = (packet.dc_connection, connection)
     hca.count["dc_accepts"] += 1
     return connection
@@ -173,7 +177,9 @@ def _close(hca: "Hca", connection: Qp) -> None:
     connection.state = ERR
     paging.abandon(connection.page_requests)
     connection.turns = 0
-    connection.backlog = None
+    account.close(hca, connection)
+    hca.budget.give(connection.charged)
+    connection.charged = 0
     connection.responder.replies.clear()
     completion.flush_receive_queue(hca, connection)
 

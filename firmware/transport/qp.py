@@ -8,11 +8,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firmware.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq
+from firmware.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq, nobody
 from firmware.transport.segment import BURST_BYTES
 from vhca.wire.connectx.qpc import Qpc
 
 if TYPE_CHECKING:
+    from firmware.graveyard import Grave
     from firmware.queues import RecvQueue, RecvWqe, SendQueue
     from firmware.timers import Timer
     from firmware.transport.wqe import SendWqe
@@ -99,6 +100,8 @@ class Requester:
     paging: bool = False
     ack_timer: "Timer | None" = None
     rnr_timer: "Timer | None" = None
+    # How many of `pending` the card's budget counts.
+    charged: int = 0
 
 
 @dataclass(slots=True)
@@ -179,6 +182,9 @@ class Responder:
     domain: int | None = None
     recv: "RecvWqe | None" = None
     resource_limit: int = 1
+    # Bytes that the card's budget counts for `resources`, and how many of `replies` it counts.
+    resource_bytes: int = 0
+    charged: int = 0
     resources: deque[Resource] = field(default_factory=deque)
     replies: "deque[ReadJob | AtomicJob | Refusal | Packet]" = field(default_factory=deque)
     refusing: bool = False
@@ -232,6 +238,14 @@ class Qp(HcaObject):
 
     def __post_init__(self) -> None:
         self.exempt_from_pd = self.service == ST_REG_UMR
+
+    def let_go(self) -> "tuple[Grave, ...]":
+        """See :class:`firmware.objects.HcaObject`."""
+        requester = self.requester
+        requester.ack_timer = requester.rnr_timer = None
+        for wanted in self.page_requests:
+            wanted.resume = nobody
+        return requester.pending, self.responder.resources, self.responder.replies
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter of the attached counter set, if there is one (names of query_q_counter_out)."""

@@ -18,7 +18,7 @@ from firmware.memory import (
     remote_read,
 )
 from firmware.objects import REMOTE_READ
-from firmware.transport import completion, paging
+from firmware.transport import account, completion, paging
 from firmware.transport.port import grh_of, pkey_at, transmit
 from firmware.transport.psn import PSN_MASK
 from firmware.transport.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
@@ -153,6 +153,12 @@ def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
 def pump(hca: "Hca", qp: Qp) -> None:
     """Send answers that wait, a bounded number of bytes per step."""
     responder = qp.responder
+    _send_answers(hca, qp, responder)
+    if responder.charged or responder.replies:
+        account.settle(hca, qp)
+
+
+def _send_answers(hca: "Hca", qp: Qp, responder: Responder) -> None:
     replies = responder.replies
     budget = READ_BUDGET
     while replies and not responder.stalled:

@@ -19,7 +19,7 @@ from firmware.memory import (
 )
 from firmware.queues import SendQueue
 from firmware.timers import Timer
-from firmware.transport import completion, dc, paging, umr
+from firmware.transport import account, completion, dc, paging, umr
 from firmware.transport.port import LOOPBACK, WIRE, discard, grh_of, pkey_at, way_out
 from firmware.transport.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
@@ -63,6 +63,7 @@ def run(hca: "Hca", qp: Qp) -> None:
     except DmaError as error:
         _queue_lost(hca, qp, error)
         return
+    account.settle(hca, qp)
     last = requester.last_sent
     if last is not None:
         # One request for an acknowledgement covers everything that this step sent (9.7.5.1.2).
@@ -97,12 +98,13 @@ def _queue_lost(hca: "Hca", qp: Qp, error: DmaError) -> None:
 
 def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
     pending = requester.pending
+    budget_of_card = hca.budget
     window = MAX_PACKETS if qp.service == ST_UC else max(WINDOW_BYTES >> requester.log_mtu, WINDOW_PACKETS)
     budget = BYTE_BUDGET
     for _ in range(WQE_BUDGET):
         if requester.cursor < len(pending):
             wqe = pending[requester.cursor]
-        elif len(pending) >= MAX_PENDING:
+        elif len(pending) >= MAX_PENDING or (pending and budget_of_card.used >= budget_of_card.limit):
             return
         else:
             fetched = _fetch(hca, qp, sq)

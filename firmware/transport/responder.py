@@ -22,7 +22,7 @@ from firmware.memory import (
 )
 from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
 from firmware.queues import RecvWqe, take_receive, take_shared_receive
-from firmware.transport import backlog, completion, paging
+from firmware.transport import account, backlog, completion, paging
 from firmware.transport.psn import HALF, PSN_MASK
 from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.transport.replies import (
@@ -71,9 +71,14 @@ class RequestError(Exception):
 def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
     """A request packet or burst for the receive side of `qp`."""
     responder = qp.responder
-    if responder.replies and (responder.refusing or too_many(responder)):
-        hca.count["rx_drop_refused" if responder.refusing else "rx_drop_replies"] += 1
-        return
+    if responder.replies:
+        if responder.refusing or too_many(responder):
+            hca.count["rx_drop_refused" if responder.refusing else "rx_drop_replies"] += 1
+            return
+        account.settle(hca, qp)
+        if hca.budget.full:
+            hca.count["rx_drop_card_memory"] += 1
+            return
     # check_psn (9.7.4.1.2)
     ahead = (packet.psn - responder.epsn) & PSN_MASK
     if ahead:

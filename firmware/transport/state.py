@@ -10,9 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from firmware import paging
+from firmware.budget import RESOURCE_BYTES
 from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.programs import may_have_qkey, may_name
 from firmware.timers import Timer
+from firmware.transport import account
 from firmware.transport.completion import flush_receive_queue, flush_send_queue
 from firmware.transport.port import Port
 from firmware.transport.qp import (
@@ -215,6 +217,11 @@ def apply(hca: "Hca", qp: Qp, opcode: int, opt_param_mask: int, qpc: Qpc) -> int
     status = _check(hca, qp, opcode, context)
     if status:
         return status
+    if opcode == Op.INIT2RTR_QP and qp.service in (ST_RC, ST_XRC):
+        resources = RESOURCE_BYTES << context.log_rra_max
+        if not hca.budget.take(resources):
+            return _refuse(qp, Status.LIM_ERR, "the memory of this card is used up")
+        qp.responder.resource_bytes = resources
     qp.context = context
     _take_over(hca, qp, opcode, context)
     change(hca, qp, row.target, Op(opcode).name)
@@ -356,6 +363,7 @@ def live_context(qp: Qp) -> Qpc:
 def reset(hca: "Hca", qp: Qp) -> None:
     """2RST: queues, PSNs and everything under way are gone; no completion follows."""
     _stop(hca, qp)
+    account.close(hca, qp)
     change(hca, qp, RST, "2RST_QP")
     qp.requester = Requester()
     qp.responder = Responder()
@@ -379,7 +387,6 @@ def _stop(hca: "Hca", qp: Qp) -> None:
     requester.ack_timer = requester.rnr_timer = None
     paging.abandon(qp.page_requests)
     qp.turns = 0
-    qp.backlog = None
     for place in [place for place, special in hca.special_qps.items() if special is qp]:
         del hca.special_qps[place]
     hca.flushing.pop(qp.handle, None)
@@ -396,11 +403,10 @@ def enter_error(hca: "Hca", qp: Qp, why: str) -> None:
         if timer is not None:
             hca.timers.cancel(timer)
     qp.turns = 0
-    qp.backlog = None
     change(hca, qp, ERR, why)
     if first:
         qp.responder.replies.clear()
-        qp.responder.held.clear()
+        account.drop_packets(hca, qp)
         requester.rnr_waiting = False
     flush(hca, qp)
     if qp.rq is not None and qp.srq is None and qp.handle not in hca.flushing:
@@ -414,6 +420,7 @@ def flush(hca: "Hca", qp: Qp, again: bool = False) -> None:
     more = qp.state in (ERR, SQER) and flush_send_queue(hca, qp, again)
     if qp.state == ERR and flush_receive_queue(hca, qp, again):
         more = True
+    account.settle(hca, qp)
     if more:
         hca.turns.add(FLUSH, qp)
 

@@ -7,10 +7,11 @@ the GRH, whether there is one or not (11.4.1.2).
 
 from typing import TYPE_CHECKING, Final
 
+from firmware.budget import PACKET_BYTES
 from firmware.memory import STEP_PIECES, TOO_SHORT, AccessError, PageFault, gather, gather_pieces, scatter
 from firmware.objects import MulticastGroup
 from firmware.queues import RecvWqe, take_receive
-from firmware.transport import completion, paging
+from firmware.transport import account, completion, paging
 from firmware.transport.port import (
     DEFAULT_PKEY,
     MANAGEMENT_VL,
@@ -205,10 +206,10 @@ def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
     held = qp.responder.held
     if held:
         # Behind the one that waits for pages: receives complete in the order in which they were taken.
-        if len(held) < HELD_DATAGRAMS:
-            held.append((port_number, packet))
-        else:
+        if len(held) >= HELD_DATAGRAMS:
             hca.count["rx_drop_paging"] += 1
+        elif account.keep(hca, packet):
+            held.append((port_number, packet))
         return
     try:
         recv = take_receive(hca, qp)
@@ -286,7 +287,7 @@ def _not_present(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: Rec
     def go_on() -> None:
         responder.recv = None
         waiting = list(responder.held)
-        responder.held.clear()
+        account.drop_packets(hca, qp)
         _deliver(hca, port_number, qp, packet, recv)
         for number, later in waiting[1:]:
             # Those may have to wait anew; each finds its place behind the one before it.
@@ -294,11 +295,12 @@ def _not_present(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: Rec
 
     def refuse() -> None:
         responder.recv = None
-        responder.held.clear()
+        account.drop_packets(hca, qp)
         _refuse(hca, qp, recv, fault)
 
     if paging.hold_replies(hca, qp, fault, 0, go_on, refuse):
         responder.recv = recv
+        hca.budget.charge(len(packet.payload) + PACKET_BYTES)
         responder.held.append((port_number, packet))
     else:
         _refuse(hca, qp, recv, fault)

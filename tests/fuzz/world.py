@@ -13,6 +13,7 @@ from firmware import boot
 from firmware.objects import HcaObject
 from tests.fuzz.book import TEARDOWN, Book, Item
 from tests.fuzz.watch import BASE, Violation, WatchedBoard, WatchedMemory
+from tests.support import account
 from vhca.hw.hardware import BoardInfo
 from vhca.layout import Layout
 from vhca.sim.clock import VirtualClock
@@ -244,6 +245,8 @@ class Host:
             wrong = {kind: (ledger.get(kind), book.get(kind)) for kind in book if ledger.get(kind) != book[kind]}
             raise Violation(f"ledger and book differ (card, host): {wrong}")
         hca = board.firmware.hca  # type: ignore[attr-defined]
+        if hca.budget.used != account.expected(hca):
+            raise Violation(f"the budget counts {hca.budget.used} bytes instead of {account.expected(hca)}")
         for table in (hca.pds, hca.xrcds, hca.eqs, hca.cqs, hca.srqs, hca.qps, hca.mkeys):
             for obj in table:
                 assert isinstance(obj, HcaObject)
@@ -262,6 +265,9 @@ class Host:
         hca = self.board.firmware.hca  # type: ignore[attr-defined]
         if left or hca.special_qps or hca.flushing or hca.multicast:
             raise Violation(f"left after everything was destroyed: {left}")
+        faults = hca.page_faults
+        if hca.budget.used != account.expected(hca) or (hca.budget.used and not faults.outstanding):
+            raise Violation(f"charged after everything was destroyed: {hca.budget.used} bytes")
         self.must(Op.TEARDOWN_HCA, cmd.TeardownHcaIn())
         self.must(Op.DISABLE_HCA, cmd.DisableHcaIn())
 

@@ -25,6 +25,9 @@ class Socket:
         self.info = board_info()
         self.trace = None
 
+    def memory_limit(self) -> int:
+        return 1 << 20
+
 
 @dataclass
 class Consumer:

@@ -91,6 +91,10 @@ class Board:
     device_memory: Memory
     info: BoardInfo
     trace: TraceSink | None = None
+    limit_bytes: int = 64 << 20
+
+    def memory_limit(self) -> int:
+        return self.limit_bytes
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,7 @@ class Card:
             )
         )
         # Numbers differ between the cards, so that one taken for the other shows.
-        self.hca.qps = Table("qp", 0x40 * lid, 1 << 10)
+        self.hca.qps = Table("qp", 0x40 * lid, 1 << 10, self.hca.budget)
         gid = bytes.fromhex("fe80000000000000") + lid.to_bytes(8, "big")
         self.port = TestPort(lid, gids=[gid])
         self.hca.ports = {1: self.port}

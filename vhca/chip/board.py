@@ -49,6 +49,8 @@ INBOX_BYTES: Final = 1 << 20
 INBOX_PACKETS: Final = 512
 # Accesses of the host that may wait behind a step; the connection leaves the rest in the socket.
 WAITING_ACCESSES: Final = 256
+# What a card's objects may take if nobody says otherwise.
+MEMORY_LIMIT_BYTES: Final = 1 << 30
 SYNDROME_ASSERT = 0x1
 RECOVERY_REQUIRED = 0x80
 
@@ -73,9 +75,17 @@ class Cable(Protocol):
 class _Socket:
     """What the firmware gets to see of this board."""
 
-    __slots__ = ("device_memory", "info", "memory", "trace")
+    __slots__ = ("device_memory", "info", "memory", "memory_limit", "trace")
 
-    def __init__(self, memory: Memory, device_memory: Memory, info: BoardInfo, trace: TraceSink) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        device_memory: Memory,
+        info: BoardInfo,
+        trace: TraceSink,
+        memory_limit: Callable[[], int],
+    ) -> None:
+        self.memory_limit = memory_limit
         self.memory = memory
         self.device_memory = device_memory
         self.info = info
@@ -84,6 +94,8 @@ class _Socket:
 
 class Board:
     """One card. `memory` is its DMA engine, `raise_irq(vector)` its MSI-X, `defer` runs a call after what is under way.
+
+    `memory_limit` says how many bytes of this process the card's objects may take.
 
     Cables are plugged in with :meth:`plug`.
     """
@@ -97,6 +109,7 @@ class Board:
         clock: Clock,
         raise_irq: Callable[[int], None],
         defer: Callable[[Callable[[], None]], None],
+        memory_limit: Callable[[], int] = lambda: MEMORY_LIMIT_BYTES,
     ) -> None:
         self.name = name
         self.info = info
@@ -121,7 +134,7 @@ class Board:
         self._device_memory = DeviceMemory(info.device_memory_start, info.device_memory_bytes)
         self.bar0 = Bar0(self.segment, info.first_free_uar, self._device_memory, self.event)
         self._image = image
-        self._socket = _Socket(memory, self._device_memory.ram, info, self._trace)
+        self._socket = _Socket(memory, self._device_memory.ram, info, self._trace, memory_limit)
         self._links: dict[int, bool] = {}
         self._busy = False
         self._turn_waits = False
@@ -189,7 +202,8 @@ class Board:
         if self.dead:
             # What failed is not trusted again: boot from the image, as power would.
             self.dead = False
-            self.firmware = self._image.power_up(self._socket)
+            old, self.firmware = self.firmware, self._image.power_up(self._socket)
+            self.firmware.inherit(old)
             for port, up in self._links.items():
                 self._handle(LinkChange(port, up))
         self._handle(Reset(reason))

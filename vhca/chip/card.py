@@ -42,6 +42,13 @@ DEVICE_MEMORY_BYTES: Final = 256 << 10
 # UAR pages behind the init segment and the MSI-X structures.
 FIRST_UAR: Final = 16
 
+# A card's objects may take a quarter of what its machine has: page lists, the largest of them, are a 512th of the
+# memory that they show, and drivers reserve 105 MB when they start. A machine behind an IOMMU maps little, and a client
+# can map the same memory again and again.
+GUEST_SHARE: Final = 4
+LEAST_MEMORY_BYTES: Final = 256 << 20
+MOST_MEMORY_BYTES: Final = 2 << 30
+
 # EUI-64 under the manufacturer's OUI; cards differ in the bytes behind it.
 OUI: Final = 0x0002C9
 
@@ -50,6 +57,11 @@ def node_guid(name: str) -> int:
     """A stable node GUID for a card of this name; its last hex digit is 0, ports count up from there."""
     digest = hashlib.sha256(name.encode()).digest()
     return OUI << 40 | 0x03 << 32 | int.from_bytes(digest[:4], "big") & 0xFFFFFFF0
+
+
+def memory_limit_for(guest_bytes: int) -> int:
+    """What the objects of one card may take of this process, by default, for a machine with so much memory."""
+    return min(max(guest_bytes // GUEST_SHARE, LEAST_MEMORY_BYTES), MOST_MEMORY_BYTES)
 
 
 def load_firmware(name: str) -> FirmwareImage:
@@ -148,6 +160,9 @@ class Card:
 
     :ivar name: the card's name, unique in its rack.
     :ivar socket_path: where QEMU's ``vfio-user-pci`` connects.
+
+    `memory_limit`: bytes of this process that the objects of the card's guest may take; by default in proportion to
+    the memory of its machine (:func:`memory_limit_for`).
     """
 
     def __init__(
@@ -158,8 +173,10 @@ class Card:
         image: FirmwareImage,
         on_power: Callable[[bool], None],
         changes: dict[str, object] | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         self.name = name
+        self._memory_limit = memory_limit
         self.socket_path = socket_path
         self._on_power = on_power
         self._powered = False
@@ -180,7 +197,16 @@ class Card:
         self.config = pci_config()
         self.server = Server(socket_path, _LateDevice(self.config))
         self._gate = DmaGate(self.server.dma)
-        self.board = Board(name, self.info, image, self._gate, loop.clock, self.server.irqs.raise_irq, loop.call_soon)
+        self.board = Board(
+            name,
+            self.info,
+            image,
+            self._gate,
+            loop.clock,
+            self.server.irqs.raise_irq,
+            loop.call_soon,
+            self._limit_memory,
+        )
         self.function = CardFunction(self.config, self.board, self._config_written, self._reset)
         self.server.device = self.function
         self._loop = loop
@@ -209,6 +235,11 @@ class Card:
     def trace_tail(self, lines: int = 100) -> list[str]:
         """The last lines of the command trace. Any thread."""
         return self._loop.call(lambda: list(self.board.ring)[-lines:])
+
+    def _limit_memory(self) -> int:
+        if self._memory_limit is not None:
+            return self._memory_limit
+        return memory_limit_for(self.server.dma.mapped_bytes)
 
     def _counters(self) -> dict[str, int]:
         merged = self.board.counters()

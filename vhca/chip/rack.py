@@ -84,7 +84,8 @@ class LiveFabric:
 class Rack:
     """`hcas` cards named h0, h1 ..., each with a socket ``<name>.sock`` and a log ``<name>.log`` in `directory`.
 
-    `mkey` protects the ports against other guests, see :class:`vhca.fabric.fabric.Fabric`.
+    `mkey` protects the ports against other guests, see :class:`vhca.fabric.fabric.Fabric`. `card_memory` is what the
+    objects of one card's guest may take of this process, in bytes; see :class:`vhca.chip.card.Card`.
 
     :ivar hcas: the cards.
     :ivar fabric: the switch, its links, the subnet manager, for any thread.
@@ -98,6 +99,7 @@ class Rack:
         firmware: str = "firmware",
         logs: bool = True,
         mkey: int | None = None,
+        card_memory: int | None = None,
     ) -> None:
         if hcas > MAX_CARDS:
             raise RackError(f"{hcas} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
@@ -108,6 +110,7 @@ class Rack:
         self.loop.add_timer_source(self._subnet)
         self._handlers: list[tuple[logging.Logger, logging.Handler]] = []
         self._logs = logs
+        self._card_memory = card_memory
         self._running = False
         image = load_firmware(firmware)
         self.hcas: list[Card] = []
@@ -124,6 +127,7 @@ class Rack:
             self.loop,
             image,
             lambda on: self.loop.call_soon(lambda: port.set_enabled(on)),
+            memory_limit=self._card_memory,
         )
         port.attach(
             lambda packet: card.board.packet_in(1, packet),

@@ -98,6 +98,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     group.add_argument(
         "--memory", type=whole(384, 1 << 20), default=1024, metavar="MIB", help="each guest's (default: %(default)s)"
     )
+    add_card_memory_option(group)
     group.add_argument("--cpus", type=whole(1, 64), default=1, metavar="N", help="each guest's (default: %(default)s)")
     group.add_argument(
         "--share",
@@ -117,6 +118,23 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     )
     logs.add_argument("--keep-logs", action="store_true", help="keep the logs of a run that did not fail, too")
     logs.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the logs in this folder, always")
+
+
+def add_card_memory_option(parser: argparse._ActionsContainer) -> None:
+    """Give a command the option that limits what a guest's objects on a card take of the host."""
+    parser.add_argument(
+        "--card-memory",
+        type=whole(16, 1 << 20),
+        metavar="MIB",
+        help="what the objects of one card's guest may take of this process (default: a quarter of the guest's"
+        " memory, 256 to 2048)",
+    )
+
+
+def card_memory_bytes(options: argparse.Namespace) -> int | None:
+    """What ``--card-memory`` says, in bytes; None if it says nothing."""
+    mib: int | None = options.card_memory
+    return None if mib is None else mib << 20
 
 
 def add_kernel_options(group: argparse._ActionsContainer) -> None:
@@ -140,11 +158,12 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
 
     capture: Path | None = options.capture
     mkey: int | None = options.mkey
+    card_memory = card_memory_bytes(options)
 
     def rack(hcas: int, directory: Path) -> RackLike:
         from vhca.cli.racks import RecordedRack
 
-        return RecordedRack(hcas, directory, capture, mkey)
+        return RecordedRack(hcas, directory, capture, mkey, card_memory)
 
     return Lab(
         guests=options.guests,

@@ -11,8 +11,15 @@ from vhca.chip.rack import Rack
 class RecordedRack(Rack):
     """A rack whose cables are recorded from before the first packet until it stops, if ``capture`` names a file."""
 
-    def __init__(self, hcas: int, directory: Path, capture: Path | None, mkey: int | None = None) -> None:
-        super().__init__(hcas, directory, mkey=mkey)
+    def __init__(
+        self,
+        hcas: int,
+        directory: Path,
+        capture: Path | None,
+        mkey: int | None = None,
+        card_memory: int | None = None,
+    ) -> None:
+        super().__init__(hcas, directory, mkey=mkey, card_memory=card_memory)
         self._capture = capture
         self._recording = contextlib.ExitStack()
 

@@ -46,6 +46,10 @@ class Hardware(Protocol):
     info: BoardInfo
     trace: TraceSink | None
 
+    def memory_limit(self) -> int:
+        """Bytes of this process that what the firmware keeps for its host may take, at this moment."""
+        ...
+
 
 class Firmware(Protocol):
     """The program on the board."""
@@ -74,6 +78,10 @@ class Firmware(Protocol):
 
         It sends: while the cable or the board's inbox is full, the board does not ask for it.
         """
+        ...
+
+    def inherit(self, old: "Firmware") -> None:
+        """Free in pieces what the program that ran on this board before it failed has left behind."""
         ...
 
     def counters(self) -> Mapping[str, int]:

@@ -71,11 +71,11 @@ class RackLike(Protocol):
 RackFactory = Callable[[int, Path], RackLike]
 
 
-def default_rack(hcas: int, directory: Path, mkey: int | None = None) -> RackLike:
+def default_rack(hcas: int, directory: Path, mkey: int | None = None, card_memory: int | None = None) -> RackLike:
     """The project's own rack of cards."""
     from vhca.chip.rack import Rack
 
-    return Rack(hcas, directory, mkey=mkey)
+    return Rack(hcas, directory, mkey=mkey, card_memory=card_memory)
 
 
 class Guest:
@@ -310,6 +310,7 @@ class Lab:
         kernel_arguments: str = "",
         qemu_arguments: Sequence[str] = (),
         mkey: int | None = None,
+        card_memory: int | None = None,
         rack_factory: RackFactory | None = None,
         progress: Progress | None = None,
         cache: Cache | None = None,
@@ -324,7 +325,8 @@ class Lab:
         ``iommu``: put an IOMMU between devices and memory (``kernel_arguments`` must switch it on), so that a
         guest can hand a card to a program of its own.  ``mkey``: one M_Key for all ports of the fabric, 0 for
         none; without it each has a secret one, and tools that send SMPs (smpquery, ibnetdiscover) get no answer.
-        ``boot_timeout_s``: how long a guest may take to boot.
+        ``card_memory``: bytes of this process that the objects of one card's guest may take (default: a quarter of the
+        guest's memory, 256 MiB to 2 GiB).  ``boot_timeout_s``: how long a guest may take to boot.
         """
         if guests < 1 or guests > 1000:
             raise LabError(f"{guests} guests: not a number of guests", "give 1 to 1000")
@@ -360,7 +362,7 @@ class Lab:
         self._keep_logs = keep_logs
         self._modules_dir = modules_dir
         self._extra_modules = extra_modules
-        self._rack_factory = rack_factory or (lambda hcas, directory: default_rack(hcas, directory, mkey))
+        self._rack_factory = rack_factory or (lambda hcas, directory: default_rack(hcas, directory, mkey, card_memory))
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
         self._network: Network | None = None

@@ -96,12 +96,14 @@ class DmaTable:
     """Guest memory by bus address.
 
     :ivar channel: how to reach windows without a file; None while no client is connected.
+    :ivar mapped_bytes: size of all windows together.
     :ivar pinned: mappings that could not be released at once because somebody kept a view of them.
     """
 
     def __init__(self, max_maps: int = MAX_DMA_MAPS) -> None:
         self.channel: DmaChannel | None = None
         self.pinned = 0
+        self.mapped_bytes = 0
         self._max_maps = max_maps
         self._starts: list[int] = []
         self._windows: list[_Window] = []
@@ -260,6 +262,7 @@ class DmaTable:
         window = _Window(address, end, readable, writable, file, offset if file else 0)
         self._starts.insert(at, address)
         self._windows.insert(at, window)
+        self.mapped_bytes += size
 
     def unmap(self, address: int, size: int) -> None:
         """Remove every window inside [address, address + size); there may be none.
@@ -279,12 +282,14 @@ class DmaTable:
         del self._starts[first:last]
         self._last = _NOWHERE
         for window in removed:
+            self.mapped_bytes -= window.end - window.start
             if window.file is not None:
                 self._release(window.file)
 
     def unmap_all(self) -> None:
         """Remove every window and release every file."""
         self._last = _NOWHERE
+        self.mapped_bytes = 0
         self._starts.clear()
         self._windows.clear()
         for file in self._files.values():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vhca.cli import status
-from vhca.cli.options import add_mkey_option, capture_file, whole
+from vhca.cli.options import add_card_memory_option, add_mkey_option, capture_file, card_memory_bytes, whole
 
 NAME: Final = "serve"
 SUMMARY: Final = "run the fabric and the cards alone, for your own QEMU or libvirt"
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--capture", type=capture_file, metavar="FILE.pcapng", help="write every InfiniBand packet to this file"
     )
     add_mkey_option(parser)
+    add_card_memory_option(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 
 
@@ -64,7 +65,7 @@ def execute(options: argparse.Namespace) -> int:
         raise LabError(error.what, error.remedy) from error
     except OSError as error:
         raise LabError(f"cannot make {options.dir}: {error.strerror}", "give a folder of yours with --dir") from error
-    rack = RecordedRack(options.hcas, folder, options.capture, options.mkey)
+    rack = RecordedRack(options.hcas, folder, options.capture, options.mkey, card_memory_bytes(options))
     try:
         rack.start()
         if not options.quiet:
