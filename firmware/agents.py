@@ -81,7 +81,9 @@ class Agents:
         reply, events = self._sma.handle(number, packet.payload, now_ns=self._hca.now_ns)
         self._hca.count["smps_handled"] += 1
         self._refresh()
-        if reply is not None:
+        if reply is None:
+            self._hca.count["smps_unanswered"] += 1
+        else:
             transmit(self._hca, number, reply_packet(packet, reply, self.ports[number].lid))
         self._announce(events)
 

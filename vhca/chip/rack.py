@@ -36,7 +36,11 @@ class RackError(Exception):
 class LiveFabric:
     """The running fabric for other threads: every method is carried out in the rack's loop.
 
-    Ports are named like the cards that they connect.
+    Ports are named like the cards that they connect. What guests can do to each other here: no guest changes, reads or
+    speaks for another's port or the switch (M_Keys, SLIDs, rights at the SA; not with `mkey=0`), takes more than its
+    share, or leaves anything in a card for the next machine. But all are in one partition, anybody may send to
+    anybody's queue pairs, the directory and the counters are open to all, and bandwidth is not shared out.
+    docs/security.md has the whole list, with the tests that show it.
     """
 
     def __init__(self, loop: Loop, fabric: Fabric) -> None:

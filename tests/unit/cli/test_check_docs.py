@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,12 @@ def test_every_deviation_in_the_source_is_listed() -> None:
     }
     assert marked
     assert marked == {path for path in marked if f"`{path}`" in listed}
+
+
+def test_every_test_that_the_security_page_names_is_there() -> None:
+    root = Path(__file__).resolve().parents[3]
+    named = re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", (root / "docs" / "security.md").read_text())
+    assert len(named) > 20
+    for file, test in named:
+        text = (root / file).read_text() if (root / file).is_file() else ""
+        assert re.search(rf"^def {test}\(", text, re.MULTILINE), f"{file}::{test}"
