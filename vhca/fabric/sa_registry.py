@@ -109,11 +109,13 @@ class Subscribers:
     def __init__(self, ports: int) -> None:
         self.share = max(1, MAX_SUBSCRIBERS // ports)
         self._of: dict[int, set[Subscriber]] = {}
+        self._sorted: list[Subscriber] | None = None  # all of them, until one comes or goes
 
     def change(self, lid: int, inform: InformInfo) -> int:
         """Subscribe or unsubscribe a port's queue pair; gives the status."""
         subscriber = Subscriber(lid, inform.qpn or 1, inform.trap_number)
         mine = self._of.get(lid, set())
+        self._sorted = None
         if not inform.subscribe:
             mine.discard(subscriber)
             if not mine:
@@ -126,14 +128,17 @@ class Subscribers:
 
     def forget(self, lid: int) -> None:
         """A port is gone."""
-        self._of.pop(lid, None)
+        if self._of.pop(lid, None):
+            self._sorted = None
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
     def all(self) -> list[Subscriber]:
         """All of them, in a fixed order."""
-        return sorted(subscriber for mine in self._of.values() for subscriber in mine)
+        if self._sorted is None:
+            self._sorted = sorted(subscriber for mine in self._of.values() for subscriber in mine)
+        return self._sorted
 
     def of(self, trap_number: int) -> list[Subscriber]:
         """Who wants to hear of a trap."""
