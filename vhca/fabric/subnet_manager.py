@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 PRIORITY: Final = 14
 LIGHT_SWEEP_NS: Final = 10_000_000_000
 RETRY_SWEEP_NS: Final = 1_000_000_000
+# Anybody can send traps: so many may have a sweep each, then one each half second.
+TRAP_SWEEPS: Final = 16
+TRAP_SWEEP_NS: Final = 500_000_000
 MAX_HOPS: Final = 62
 SUBNET_TIMEOUT: Final = 18
 
@@ -78,8 +81,11 @@ class SubnetManager:
         self._sweep_wanted = False
         self._sweeping = False
         self._swept = False
-        self._next_sweep_ns: int | None = None
+        self._heavy_due_ns: int | None = None
+        self._light_due_ns: int | None = None
         self._retry_ns = 0  # pause before the next heavy sweep while something did not come up, else 0
+        # How many sweeps traps may still ask for at once, and when that was counted
+        self._trap_sweeps, self._counted_ns = float(TRAP_SWEEPS), 0
 
     # Outside
 
@@ -89,6 +95,7 @@ class SubnetManager:
 
     def sweep(self) -> None:
         """Start a heavy sweep, or another one when the present one is done."""
+        self._heavy_due_ns = None
         if self._sweeping:
             self._sweep_wanted = True
             return
@@ -122,19 +129,19 @@ class SubnetManager:
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
-        deadlines = [d for d in (self.transactions.next_deadline(), self._next_sweep_ns) if d is not None]
-        return min(deadlines, default=None)
+        deadlines = (self.transactions.next_deadline(), self._heavy_due_ns, self._light_due_ns)
+        return min((d for d in deadlines if d is not None), default=None)
 
     def run_timers(self, now_ns: int) -> None:
         """Repeat requests and start sweeps that are due."""
         self.transactions.run_timers(now_ns)
-        if self._next_sweep_ns is not None and self._next_sweep_ns <= now_ns:
-            self._next_sweep_ns = now_ns + self.light_sweep_ns
-            if self._retry_ns:
-                self.sweep()
-            elif not self._sweeping and self.transactions.idle:
-                self.counters["light_sweeps"] += 1
-                self.transactions.start(light_sweep(self))
+        if self._heavy_due_ns is not None and self._heavy_due_ns <= now_ns:
+            self.sweep()
+        # Not put off by heavy sweeps: they do not look at everything, and a guest can ask for them.
+        if self._light_due_ns is not None and self._light_due_ns <= now_ns:
+            self._light_due_ns = now_ns + self.light_sweep_ns
+            self.counters["light_sweeps"] += 1
+            self.transactions.start(light_sweep(self))
 
     def set_group(
         self, mlid: int, receivers: set[PortKey], senders: set[PortKey], done: Callable[[], None] | None = None
@@ -159,6 +166,8 @@ class SubnetManager:
     def _sweep_done(self) -> None:
         self._sweeping = False
         self._swept = True
+        if self._light_due_ns is None:
+            self._light_due_ns = self._now_ns() + self.light_sweep_ns
         self.counters["heavy_sweeps"] += 1
         self.changed()
         if self._sweep_wanted:
@@ -178,7 +187,8 @@ class SubnetManager:
         again = self.transactions.timeouts != timeouts or not self._all_active(topology)
         # A port that stays silent is asked ever more seldom, down to the pace of light sweeps.
         self._retry_ns = min(self._retry_ns * 2 or RETRY_SWEEP_NS, self.light_sweep_ns) if again else 0
-        self._next_sweep_ns = self._now_ns() + (self._retry_ns or self.light_sweep_ns)
+        if again:
+            self._sweep_by(self._now_ns() + self._retry_ns)
 
     def _discover(self, topology: Topology) -> Work:
         """Walk all cables, one hop further in each round (14.4.4)."""
@@ -434,7 +444,23 @@ class SubnetManager:
         if smp.mgmt_class == madwire.CLASS_SUBN_LID and packet.slid not in (0, PERMISSIVE_LID):
             self._reply(packet, repress.to_bytes(), packet.slid)
         if number in (madwire.TRAP_LINK_STATE_CHANGE, madwire.TRAP_CAPABILITY_CHANGE):
+            self._sweep_for_trap()
+
+    def _sweep_for_trap(self) -> None:
+        now_ns = self._now_ns()
+        earned = (now_ns - self._counted_ns) / TRAP_SWEEP_NS
+        self._trap_sweeps, self._counted_ns = min(TRAP_SWEEPS, self._trap_sweeps + earned), now_ns
+        soon = self._heavy_due_ns is not None and self._heavy_due_ns <= now_ns + TRAP_SWEEP_NS
+        if soon or self._sweep_wanted:
+            return
+        self._trap_sweeps = max(-1, self._trap_sweeps - 1)
+        if self._trap_sweeps >= 0:
             self.sweep()
+        else:
+            self._sweep_by(now_ns + int(-self._trap_sweeps * TRAP_SWEEP_NS))
+
+    def _sweep_by(self, due_ns: int) -> None:
+        self._heavy_due_ns = due_ns if self._heavy_due_ns is None else min(due_ns, self._heavy_due_ns)
 
     def _key_behind(self, lid: int) -> int:
         found = self.topology.by_lid(lid)

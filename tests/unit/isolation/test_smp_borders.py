@@ -374,3 +374,34 @@ def test_a_port_that_was_never_configured_may_send_smps_only() -> None:
     late = stage.bench.add_card()
     stage.bench.run()
     assert fresh.source == (late.lid, 0)
+
+
+def capability_trap(card: Card) -> Packet:
+    port = card.sma.port(1)
+    notice = m.Notice(is_generic=1, type=4, producer_type=1, trap_number=m.TRAP_CAPABILITY_CHANGE, issuer_lid=card.lid)
+    trap = Smp(base_version=1, mgmt_class=1, class_version=1, method=m.METHOD_TRAP, attr_id=m.ATTR_NOTICE)
+    trap.data = notice.to_bytes()[:64]
+    return packets.trap_packet(port, trap.to_bytes())
+
+
+def test_a_storm_of_traps_asks_for_few_sweeps_and_puts_no_repair_off() -> None:
+    stage = Stage(0)
+    before = state_of(stage)
+    rewrite_linear_table(stage)
+    sweeps = stage.bench.fabric.counters()["sm.heavy_sweeps"]
+    for _ in range(110):
+        for _ in range(10):
+            stage.attacker.port.send(capability_trap(stage.attacker))
+        stage.bench.pass_time(0.1)
+    # 16 at once, two a second, and one of the repair
+    assert sweeps + 16 < stage.bench.fabric.counters()["sm.heavy_sweeps"] <= sweeps + 16 + 22 + 2
+    assert state_of(stage) == before
+    stage.bench.pass_time(1)
+    assert stage.bench.fabric.manager.settled
+
+
+def test_a_port_that_stays_silent_puts_no_repair_off() -> None:
+    stage = Stage(0)
+    stage.attacker.silent = True
+    stage.bench.pass_time(60)
+    assert stage.bench.fabric.counters()["sm.light_sweeps"] >= 5
