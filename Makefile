@@ -10,8 +10,8 @@ SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-fairness fuzz conformance validate coverage doctor \
-        fetch install clean
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-memory bench-fairness fuzz conformance validate coverage \
+        doctor fetch install clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -65,6 +65,9 @@ bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card ag
 
 bench-fairness: $(STAMP) ## how long an idle card's register access waits while another card works
 	$(BIN)/python -m tests.bench.bench_fairness
+
+bench-memory: $(STAMP) ## memory before and after 100,000 rounds of create, send and destroy (two minutes)
+	$(BIN)/python -m tests.bench.bench_memory --rounds 100000
 
 conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
 	$(BIN)/python -m vhca.lab.conformance

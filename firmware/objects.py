@@ -5,6 +5,7 @@ A destroy of a referenced object is refused, a use of a destroyed one is seen at
 after an unload is a leak that :meth:`Hca.objects` names.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ T = TypeVar("T", bound=HcaObject)
 class Table(Generic[T]):
     """Numbers `first` .. `first + capacity - 1`; freed numbers are reused last, so a stale use shows as unknown."""
 
-    __slots__ = ("_free", "_items", "_next", "budget", "capacity", "created", "first", "kind")
+    __slots__ = ("_free", "_items", "_next", "_reused", "budget", "capacity", "created", "first", "kind")
 
     def __init__(self, kind: str, first: int, capacity: int, budget: Budget) -> None:
         self.kind = kind
@@ -55,15 +56,21 @@ class Table(Generic[T]):
         self.created = 0
         self._items: dict[int, T] = {}
         self._next = first
-        self._free: deque[int] = deque()
+        # Freed numbers, oldest first, from `_reused` on: a million of them must not cost more than their bytes.
+        self._free = array("I")
+        self._reused = 0
 
     def add(self, obj: T) -> int | None:
         """Give `obj` a number and return it; None if the table is full."""
         if self._next < self.first + self.capacity:
             handle = self._next
             self._next += 1
-        elif self._free:
-            handle = self._free.popleft()
+        elif self._reused < len(self._free):
+            handle = self._free[self._reused]
+            self._reused += 1
+            if self._reused * 2 > len(self._free):
+                del self._free[: self._reused]
+                self._reused = 0
         else:
             return None
         obj.handle = handle
@@ -83,7 +90,7 @@ class Table(Generic[T]):
 
     def graves(self) -> "tuple[Grave, ...]":
         """What the table holds, to be freed in pieces; nobody uses the table any more."""
-        return self._items, self._free
+        return (self._items,)
 
     def __len__(self) -> int:
         return len(self._items)

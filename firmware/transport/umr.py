@@ -88,11 +88,12 @@ def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
             _check_window(hca, qp, changed)
     _commit(hca, mkey, changed)
     if mkey.mode == MODE_MTT and payload:
-        old = mkey.mtts
         if ctrl.translation_offset_en and not mkey.paged:
             # The pages of a plain list are all there.
-            old = bytes(all_present(old))
-        mkey.mtts, copied = _load(old, ctrl, payload)
+            mkey.mtts = all_present(mkey.mtts)
+            copied = len(mkey.mtts)
+        mkey.mtts, more = _load(mkey.mtts, ctrl, payload)
+        copied += more
         mkey.paged = True
     elif mkey.mode == MODE_KSM and payload:
         mkey.ksms, copied = _load(mkey.ksms, ctrl, payload)

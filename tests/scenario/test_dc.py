@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from firmware import paging
+from firmware.budget import CONNECTION_BYTES
 from firmware.objects import REMOTE_READ, Dct
 from firmware.transport import dc, engine
 from firmware.transport.qp import ST_DCI
@@ -276,6 +277,23 @@ def test_the_number_of_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -
         world.settle()
         assert statuses(a) == [0]
     assert len(target.dct.connections) == 2
+
+
+def test_a_card_without_memory_keeps_one_connection() -> None:
+    world = World()
+    target = Target(world.b)
+    budget = world.b.hca.budget
+    before = budget.used
+    for _ in range(3):
+        a = initiator(world.a)
+        write(a, target, b"x", world.b.alloc(16))
+        world.settle()
+        budget.limit = 0
+        assert statuses(a) == [0]
+        assert len(target.dct.connections) == 1
+        assert budget.used == before + CONNECTION_BYTES
+    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    assert budget.used == before
 
 
 def test_pages_of_either_side_may_be_missing() -> None:

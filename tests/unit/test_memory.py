@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware.memory import BUS, PROTECTION, TOO_SHORT, AccessError, Crowded, find_key, gather, scatter, translate
-from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, MODE_PA, Mkey
+from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, MODE_PA, REPEAT_BLOCK, Mkey
 from firmware.pages import packed
 from tests.scenario.world import ALL_RIGHTS, End, World
 from tests.scenario.world import packed_klms as klms
@@ -215,3 +215,51 @@ def test_an_access_in_too_many_pieces_is_refused_while_it_is_walked() -> None:
         resolve(crumbs, 0, 1 << 13)
     assert not isinstance(caught.value, Crowded)
     assert HCA.pieces - before == 1024 + (1 << 10) + 1
+
+
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=30),
+    columns=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), min_size=1, max_size=4),
+    strided=st.booleans(),
+    start=st.integers(0, 1 << 40),
+    cut=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    most=st.integers(0, 40),
+)
+def test_lists_of_any_size_translate_byte_by_byte(
+    sizes: list[int],
+    columns: list[tuple[int, int]],
+    strided: bool,
+    start: int,
+    cut: tuple[float, float],
+    most: int,
+) -> None:
+    inner = key(MODE_PA, length64=True)
+    if strided:
+        rounds = len(sizes)
+        size_of_round = sum(size for size, _ in columns)
+        entries = [(size_of_round, REPEAT_BLOCK, rounds << 32 | len(columns))]
+        entries += [(gap << 16 | size, inner, 0x10_0000 * number) for number, (size, gap) in enumerate(columns)]
+        flat = [
+            0x10_0000 * number + at * gap + byte
+            for at in range(rounds)
+            for number, (size, gap) in enumerate(columns)
+            for byte in range(size)
+        ]
+    else:
+        entries = [(size, inner, 0x1000 * number) for number, size in enumerate(sizes)]
+        flat = [0x1000 * number + byte for number, size in enumerate(sizes) for byte in range(size)]
+    mkey = HCA.mkeys.get(key(MODE_KLM, start=start, length=len(flat), klms=klms(*entries)) >> 8)
+    assert mkey is not None
+    first, last = sorted(int(part * len(flat)) for part in cut)
+    if first < last:
+        whole = translate(HCA, mkey, start + first, last - first, LOCAL_READ)
+        assert [addr + byte for addr, size in whole for byte in range(size)] == flat[first:last]
+        if len(whole) > most:
+            with pytest.raises(Crowded) as caught:
+                translate(HCA, mkey, start + first, last - first, LOCAL_READ, most)
+            assert caught.value.covered == sum(size for _, size in whole[:most])
+        else:
+            assert translate(HCA, mkey, start + first, last - first, LOCAL_READ, most) == whole
+    with pytest.raises(AccessError, match="end before"):
+        translate(HCA, mkey, start + len(flat) - bool(flat), 2, LOCAL_READ)
+    HCA.mkeys.remove(mkey)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from firmware.budget import OBJECT_BYTES, WORK_REQUEST_BYTES, Budget
+from firmware.objects import Pd, Table
 from firmware.transport import account, backlog
 from tests.bench.bench_memory import Rounds
 from tests.scenario.tools import stall
@@ -250,3 +251,30 @@ def test_packets_that_wait_are_charged_and_dropped_when_there_is_no_memory() -> 
     assert hca.budget.full
     account.drop_packets(hca, b.qp)
     assert hca.budget.used == before
+
+
+def test_freed_numbers_are_given_out_again_in_their_order_and_cost_only_their_bytes() -> None:
+    table: Table[Pd] = Table("pd", 10, 5000, Budget(lambda: 1 << 30))
+    objects = [Pd() for _ in range(5000)]
+    assert [table.add(pd) for pd in objects] == list(range(10, 5010))
+    assert table.add(Pd()) is None
+    for pd in reversed(objects[:1000]):
+        table.remove(pd)
+    assert [table.add(Pd()) for _ in range(700)] == list(range(1009, 309, -1))
+    for pd in objects[2000:2003]:
+        table.remove(pd)
+    assert [table.add(Pd()) for _ in range(304)] == [*range(309, 9, -1), 2010, 2011, 2012, None]
+
+
+def test_a_freed_number_costs_four_bytes() -> None:
+    rounds = 200_000
+    table: Table[Pd] = Table("pd", 0, rounds, Budget(lambda: 1 << 30))
+    pd = Pd()
+    tracemalloc.start()
+    try:
+        for number in range(rounds):
+            assert table.add(pd) == number
+            table.remove(pd)
+        assert tracemalloc.get_traced_memory()[0] < 5 * rounds
+    finally:
+        tracemalloc.stop()
