@@ -47,8 +47,7 @@ class SubnetManager:
     """The master subnet manager of one subnet.
 
     `send` puts a packet into the management port. `changed` is called after each heavy sweep. `mkey` is as for
-    :class:`vhca.fabric.mkeys.ManagementKeys`; `random` gives keys and numbers that others must not guess. Not thread
-    safe.
+    :class:`vhca.fabric.mkeys.ManagementKeys`; `random` gives what others must not guess. Not thread safe.
     """
 
     def __init__(
@@ -105,8 +104,8 @@ class SubnetManager:
 
     @property
     def settled(self) -> bool:
-        """True if the fabric was swept and nothing is under way."""
-        return self._swept and not self._sweeping and not self._sweep_wanted and self.transactions.idle
+        """True if the fabric was swept and no heavy sweep is under way or wanted."""
+        return self._swept and not self._sweeping and not self._sweep_wanted
 
     def receive(self, packet: Packet, port: int) -> None:
         """An SMP that is not for the switch's agent: an answer, a trap, or a question about this manager.

@@ -69,11 +69,6 @@ class Transactions:
         self._tid = random.getrandbits(64)
         self.timeouts = 0
 
-    @property
-    def idle(self) -> bool:
-        """True if nothing is under way."""
-        return not self._works
-
     def start(self, work: Work, done: Callable[[], None] | None = None) -> None:
         """Run `work` after those already started; then call `done`."""
         self._works.append((work, done))
