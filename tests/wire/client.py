@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import os
 import select
 import socket
@@ -208,10 +209,15 @@ class Client:
         return message
 
 
-def memfd(size: int) -> int:
-    """Return a memory file of ``size`` bytes."""
-    fd = os.memfd_create("guest", os.MFD_CLOEXEC)
+QEMU_SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+
+
+def memfd(size: int, *, seals: int = QEMU_SEALS) -> int:
+    """Return a memory file of ``size`` bytes, sealed."""
+    fd = os.memfd_create("guest", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
+    if seals:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
 
 

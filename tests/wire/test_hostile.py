@@ -3,16 +3,19 @@
 import contextlib
 import errno
 import os
+import resource
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.wire.client import Client, closing, eventfds, header
-from tests.wire.conftest import Rig
+from tests.wire.conftest import Rig, ToyDevice
 from vhca.hw.memory import DmaError
-from vhca.vfio_user import connection, outbox, patience, proto
+from vhca.vfio_user import Server, connection, outbox, proto, server
+from vhca.vfio_user.loop import SelectLoop
 from vhca.vfio_user.proto import Command
 
 ACCESS = proto.REGION_ACCESS.pack
@@ -42,16 +45,15 @@ def fill(rig: Rig, client: Client, replies: int) -> None:
 def test_a_client_that_does_not_read_holds_nobody_up_and_is_dropped(
     rig: Rig, client: Client, neighbour: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "STALL_S", 0.2)
+    monkeypatch.setattr(outbox, "STALL_S", 1.0)
     other = neighbour.connect()
     other.negotiate()
     begin = time.monotonic()
     fill(rig, client, 1000)
     assert other.region_read(0, 0, 4) == bytes(4)
-    assert time.monotonic() - begin < 0.2
     assert rig.server.connected
     while rig.server.connected:
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 10
         rig.loop.run_once(0.1)
     assert rig.server.counters["client_does_not_read"] == 1
     assert rig.loop_is_idle()
@@ -135,9 +137,8 @@ def test_refused_commands_are_served_in_slices(rig: Rig, client: Client) -> None
     """Each refusal costs a line of log or a count, and a reply."""
     bad = proto.request(3, Command.REGION_READ, ACCESS(1 << 40, 0, 4))
     client.post_raw(bad * 1500)
-    begin = time.monotonic()
     rig.loop.run_once(0)
-    assert time.monotonic() - begin < 10 * connection.SLICE_S
+    assert 0 < rig.server.counters["refused"] < 1000
     for _ in range(1500):
         rig.loop.run_once(0)
         assert client.receive().errno == errno.EINVAL
@@ -212,7 +213,8 @@ def test_unanswered_messages_of_a_step_share_one_wait(rig: Rig, client: Client) 
     errors = reading(rig, 100)
     begin = time.monotonic()
     client.region_write(0, 0, bytes(8), posted=True)
-    assert time.monotonic() - begin < 0.4
+    # each for itself would take 20 s
+    assert time.monotonic() - begin < 5
     assert len(errors) == 100
     assert "no reply in time" in errors[0]
     assert all("long enough" in text for text in errors[1:])
@@ -224,7 +226,7 @@ def test_unanswered_messages_of_a_step_share_one_wait(rig: Rig, client: Client) 
 
 def test_a_client_that_does_it_again_is_dropped_whoever_it_is(rig: Rig, client: Client) -> None:
     """The time is the card's: a new connection does not get it anew."""
-    reading(rig, 1)
+    errors = reading(rig, 1)
     begin = time.monotonic()
     for _ in range(20):
         if not rig.server.connected:
@@ -234,8 +236,9 @@ def test_a_client_that_does_it_again_is_dropped_whoever_it_is(rig: Rig, client: 
         rig.server.dma.map(0, PAGE, 0, 3, None)
         client.region_write(0, 0, bytes(8), posted=True)
     assert rig.server.counters["slow_dma_client"] >= 1
-    assert rig.server.counters["dma_refused"] > 10
-    assert time.monotonic() - begin < 2 * patience.ACCOUNT_S
+    assert len(errors) == 20
+    # 4 s, if each connection were waited for
+    assert time.monotonic() - begin < 3
 
 
 def test_a_slow_client_is_dropped_and_a_quick_one_is_not(rig: Rig, client: Client) -> None:
@@ -361,3 +364,28 @@ def test_no_reply_means_no_reply_to_an_unknown_type_either(rig: Rig, client: Cli
 def test_no_reply_means_no_reply_to_a_bad_size_either(rig: Rig, client: Client) -> None:
     client.send_raw(header(5, Command.REGION_READ, 8, flags=proto.FLAGS_NO_REPLY))
     assert client.hung_up()
+
+
+def test_a_server_without_descriptors_accepts_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ACCEPT_PAUSE_S", 0.1)
+    loop = SelectLoop()
+    card = Server(tmp_path / "card.sock", ToyDevice(-1))
+    card.start(loop)
+    waiting = socket.socket(socket.AF_UNIX)
+    waiting.connect(str(card.path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        loop.run_once(0)
+        for _ in range(3):
+            # it does not try again at once
+            assert not loop.run_once(0)
+        assert card.counters["accept_failed"] == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    loop.run_once(1)
+    loop.run_once(1)
+    assert card.connected
+    waiting.close()
+    card.close()
+    loop.close()

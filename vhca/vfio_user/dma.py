@@ -1,12 +1,11 @@
 """The DMA engine's view of guest memory: bus addresses to mapped files, or to messages where there is no file.
 
-Each DMA_MAP with a descriptor is one window onto a file that the client shares; every file is mapped
-into this process once, as a whole, however many windows there are. A window without a descriptor is
-reached by DMA messages through a channel that the server provides while a client is connected. An
-access may run over the borders of adjacent windows.
+Each DMA_MAP with a descriptor is one window onto a file that the client shares; every file is opened once, as a whole,
+however many windows there are. A window without a descriptor is reached by DMA messages through a channel that the
+server provides while a client is connected. An access may run over the borders of adjacent windows.
 
-A mapped file must not shrink while it is mapped (QEMU seals its memory files against that): the kernel
-has no error return for a store behind the end of a file, it ends the process.
+The kernel has no error return for a load or store that a mapped file cannot serve: it ends the process. How a file is
+reached therefore depends on what can go wrong with it (see :mod:`vhca.vfio_user.files`).
 
 Only the thread of the server's loop may use the table.
 """
@@ -14,20 +13,16 @@ Only the thread of the server's loop may use the table.
 from __future__ import annotations
 
 import errno
-import mmap
-import os
-import stat
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, Protocol
 
 from vhca.hw.memory import DmaError
+from vhca.vfio_user.files import Access, Buffer, File, FileTable
 from vhca.vfio_user.proto import ADDRESS_END, MAX_DMA_MAPS, DmaFlags
 
 MAX_MAP_SIZE: Final = 8 << 40
 """Bytes in one mapping."""
-
-Buffer = bytes | bytearray | memoryview
 
 
 class DmaChannel(Protocol):
@@ -42,30 +37,18 @@ class DmaChannel(Protocol):
         ...
 
 
-class _File:
-    """One file of the client's, mapped as a whole; ``windows`` counts the maps that use it."""
-
-    __slots__ = ("key", "memory", "size", "windows")
-
-    def __init__(self, key: tuple[int, int, bool], memory: mmap.mmap, size: int) -> None:
-        self.key = key
-        self.memory = memory
-        self.size = size
-        self.windows = 0
-
-
 class _Window:
     """One DMA_MAP: guest addresses [start, end); ``base`` is the place of ``start`` in the file."""
 
     __slots__ = ("base", "end", "file", "memory", "readable", "start", "writable")
 
-    def __init__(self, start: int, end: int, readable: bool, writable: bool, file: _File | None, base: int) -> None:
+    def __init__(self, start: int, end: int, readable: bool, writable: bool, file: File | None, base: int) -> None:
         self.start = start
         self.end = end
         self.readable = readable
         self.writable = writable
         self.file = file
-        self.memory = file.memory if file else None
+        self.memory = file.direct if file else None
         self.base = base
 
 
@@ -74,22 +57,24 @@ _NOWHERE: Final = _Window(ADDRESS_END, ADDRESS_END, False, False, None, 0)
 
 
 def _load(window: _Window, addr: int, size: int) -> bytes:
-    assert window.memory is not None
-    at = addr - window.start + window.base
+    assert window.file is not None
     try:
-        return window.memory[at : at + size]
-    except ValueError as error:
-        # Waiting for an earlier piece by message has let the client unmap this one.
-        raise DmaError(f"DMA address {addr:#x} was unmapped during the access") from error
+        return window.file.read(addr - window.start + window.base, size)
+    except (OSError, ValueError) as error:
+        raise DmaError(f"DMA address {addr:#x}: {_why(error)}") from error
 
 
 def _store(window: _Window, addr: int, data: memoryview) -> None:
-    assert window.memory is not None
-    at = addr - window.start + window.base
+    assert window.file is not None
     try:
-        window.memory[at : at + len(data)] = data
-    except ValueError as error:
-        raise DmaError(f"DMA address {addr:#x} was unmapped during the access") from error
+        window.file.write(addr - window.start + window.base, data)
+    except (OSError, ValueError) as error:
+        raise DmaError(f"DMA address {addr:#x}: {_why(error)}") from error
+
+
+def _why(error: OSError | ValueError) -> str:
+    # Waiting for an earlier piece by message has let the client unmap this one.
+    return str(error.strerror) if isinstance(error, OSError) else "unmapped during the access"
 
 
 class DmaTable:
@@ -97,18 +82,21 @@ class DmaTable:
 
     :ivar channel: how to reach windows without a file; None while no client is connected.
     :ivar mapped_bytes: size of all windows together.
-    :ivar pinned: mappings that could not be released at once because somebody kept a view of them.
     """
 
     def __init__(self, max_maps: int = MAX_DMA_MAPS) -> None:
         self.channel: DmaChannel | None = None
-        self.pinned = 0
         self.mapped_bytes = 0
         self._max_maps = max_maps
         self._starts: list[int] = []
         self._windows: list[_Window] = []
-        self._files: dict[tuple[int, int, bool], _File] = {}
+        self._files = FileTable()
         self._last = _NOWHERE
+
+    @property
+    def pinned(self) -> int:
+        """Mappings that could not be released at once because somebody kept a view of them."""
+        return self._files.pinned
 
     # --- access ------------------------------------------------------------------------------------
 
@@ -204,7 +192,7 @@ class DmaTable:
                 raise DmaError(f"DMA address {at:#x} is mapped without read access")
         parts = []
         for window, at, count in pieces:
-            if window.memory is None:
+            if window.file is None:
                 parts.append(self._channel(at).dma_read(at, count))
             else:
                 parts.append(_load(window, at, count))
@@ -219,7 +207,7 @@ class DmaTable:
         done = 0
         for window, at, count in pieces:
             piece = view[done : done + count]
-            if window.memory is None:
+            if window.file is None:
                 self._channel(at).dma_write(at, piece)
             else:
                 _store(window, at, piece)
@@ -239,8 +227,8 @@ class DmaTable:
         """Return (address, size, writable, backed by a file) of each mapping, by address."""
         return [(w.start, w.end - w.start, w.writable, w.file is not None) for w in self._windows]
 
-    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> None:
-        """Add a window; ``fd`` stays the caller's and may be closed afterwards.
+    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> Access:
+        """Add a window and say how it is reached; ``fd`` stays the caller's and may be closed afterwards.
 
         :raises OSError: EEXIST if the range overlaps another one, ENOSPC above the limits, EINVAL if the
             descriptor is not a regular file or the file ends before the range does, EACCES if it may not be
@@ -257,12 +245,17 @@ class DmaTable:
         readable, writable = bool(flags & DmaFlags.READ), bool(flags & DmaFlags.WRITE)
         file = None
         if fd is not None:
-            file = self._open(fd, offset + size, writable)
-            file.windows += 1
+            file = self._files.open(fd, offset + size, writable, self._remapped)
         window = _Window(address, end, readable, writable, file, offset if file else 0)
         self._starts.insert(at, address)
         self._windows.insert(at, window)
         self.mapped_bytes += size
+        return "message" if file is None else file.access
+
+    def _remapped(self, file: File) -> None:
+        for window in self._windows:
+            if window.file is file:
+                window.memory = file.direct
 
     def unmap(self, address: int, size: int) -> None:
         """Remove every window inside [address, address + size); there may be none.
@@ -284,7 +277,7 @@ class DmaTable:
         for window in removed:
             self.mapped_bytes -= window.end - window.start
             if window.file is not None:
-                self._release(window.file)
+                self._files.release(window.file)
 
     def unmap_all(self) -> None:
         """Remove every window and release every file."""
@@ -292,45 +285,4 @@ class DmaTable:
         self.mapped_bytes = 0
         self._starts.clear()
         self._windows.clear()
-        for file in self._files.values():
-            self._close(file.memory)
-        self._files.clear()
-
-    def _open(self, fd: int, needed: int, writable: bool) -> _File:
-        """Return the mapped file behind ``fd``, mapped again if it has grown since."""
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "DMA_MAP: the descriptor is not a regular file")
-        if status.st_size < needed:
-            raise OSError(errno.EINVAL, f"DMA_MAP: {needed} bytes of a file of {status.st_size}")
-        key = (status.st_dev, status.st_ino, writable)
-        file = self._files.get(key)
-        if file is not None and file.size >= needed:
-            return file
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        try:
-            memory = mmap.mmap(fd, status.st_size, flags=mmap.MAP_SHARED, prot=protection)
-        except (ValueError, OverflowError) as error:
-            raise OSError(errno.EINVAL, f"DMA_MAP: {error}") from None
-        if file is None:
-            file = self._files[key] = _File(key, memory, status.st_size)
-            return file
-        old, file.memory, file.size = file.memory, memory, status.st_size
-        for window in self._windows:
-            if window.file is file:
-                window.memory = memory
-        self._close(old)
-        return file
-
-    def _release(self, file: _File) -> None:
-        file.windows -= 1
-        if not file.windows:
-            del self._files[file.key]
-            self._close(file.memory)
-
-    def _close(self, memory: mmap.mmap) -> None:
-        try:
-            memory.close()
-        except BufferError:
-            # A kept view holds the pages; they go when the view goes.
-            self.pinned += 1
+        self._files.close()

@@ -10,6 +10,7 @@ Everything runs in one thread, the one of the loop that the server is given, or 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -32,8 +33,12 @@ log = logging.getLogger(__name__)
 
 MAX_PATH_BYTES: Final = 107
 """The longest name of a unix socket on Linux."""
+ACCEPT_PAUSE_S: Final = 0.2
+"""Before the next try, when descriptors or memory had run out."""
 LOG_LINES_PER_CLIENT: Final = 100
 """A client can provoke a line with every message."""
+
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class VfioUserError(Exception):
@@ -185,8 +190,16 @@ class Server:
         except OSError as error:
             self.counters["accept_failed"] += 1
             self._log(f"accept failed: {error}", None)
+            if self._loop is not None and error.errno in _EXHAUSTED:
+                # The client still waits, and would keep the loop awake for nothing.
+                self._loop.remove_reader(self._listener)
+                self._loop.call_later(ACCEPT_PAUSE_S, self._listen_again)
             return
         self.adopt(sock)
+
+    def _listen_again(self) -> None:
+        if self._loop is not None and self._listener is not None:
+            self._loop.add_reader(self._listener, self._accept)
 
     def _log(self, text: str, error: BaseException | None) -> None:
         self._log_lines += 1

@@ -11,12 +11,14 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from vhca.vfio_user import proto
 from vhca.vfio_user.device import Device, RegionInfo
 from vhca.vfio_user.irqs import IrqTable
 from vhca.vfio_user.proto import Command, IrqIndex, ProtocolError
+
+_SLOW_WAYS: Final = {"copied": "copying, at a fraction of the speed", "message": "messages, which is slow"}
 
 
 class Outgoing(NamedTuple):
@@ -29,8 +31,11 @@ class Outgoing(NamedTuple):
 class DmaMaps(Protocol):
     """What the session needs of the DMA table; see :class:`vhca.vfio_user.dma.DmaTable`."""
 
-    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> None:
-        """Add a mapping; the caller keeps the descriptor. Raises OSError with the errno of the reply."""
+    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> str:
+        """Add a mapping and say how it is reached ("mapped", "copied", "message"); the caller keeps the descriptor.
+
+        Raises OSError with the errno of the reply.
+        """
         ...
 
     def unmap(self, address: int, size: int) -> None:
@@ -67,6 +72,7 @@ class Session:
         self.closing = False
         self.client = proto.Capabilities()
         self.awaiting_reply = False
+        self._memory_is_fast = True
         self._device = device
         self._dma = dma
         self._irqs = irqs
@@ -253,7 +259,11 @@ class Session:
         if len(fds) > 1:
             raise ProtocolError(errno.EINVAL, f"DMA_MAP: {len(fds)} descriptors")
         fd = fds[0] if fds else None
-        self._dma.map(request.address, request.size, request.offset, request.flags, fd)
+        how = self._dma.map(request.address, request.size, request.offset, request.flags, fd)
+        self._counters[f"dma_map_{how}"] += 1
+        if fd is not None and how != "mapped" and self._memory_is_fast:
+            self._memory_is_fast = False
+            self._log(f"memory is not a sealed memfd, so it is reached by {_SLOW_WAYS[how]}", None)
         if self._dma_changed is not None:
             self._device_call(self._dma_changed)
         return Outgoing(b"")

@@ -1,22 +1,18 @@
 """The DMA table against a model: any maps, unmaps and accesses."""
 
+import fcntl
 import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.wire.client import QEMU_SEALS, memfd
 from vhca.hw.memory import DmaError
 from vhca.vfio_user.dma import DmaTable
 
 PAGE = 4096
 PAGES = 16
-
-
-def memfd(size: int) -> int:
-    fd = os.memfd_create("guest", os.MFD_CLOEXEC)
-    os.ftruncate(fd, size)
-    return fd
 
 
 class ByteChannel:
@@ -43,13 +39,13 @@ operations = st.lists(
 )
 
 
-@given(operations=operations)
+@given(operations=operations, seals=st.sampled_from([0, QEMU_SEALS]))
 @settings(max_examples=150, deadline=None)
-def test_any_operations_agree_with_a_model(operations: list[tuple[object, ...]]) -> None:
+def test_any_operations_agree_with_a_model(operations: list[tuple[object, ...]], seals: int) -> None:
     """Guest address = file offset, so one flat model serves files and messages, page by page."""
     table, channel = DmaTable(), ByteChannel()
     table.channel = channel
-    fd = memfd(PAGES * PAGE)
+    fd = memfd(PAGES * PAGE, seals=seals)
     flags_of: dict[int, int] = {}
     maps: dict[int, int] = {}
     stored = {True: bytearray(PAGES * PAGE), False: channel.memory}
@@ -116,8 +112,9 @@ def table() -> DmaTable:
     return DmaTable()
 
 
-def test_a_file_that_grows(table: DmaTable) -> None:
-    fd = memfd(PAGE)
+@pytest.mark.parametrize("seals", [0, fcntl.F_SEAL_SHRINK])
+def test_a_file_that_grows(table: DmaTable, seals: int) -> None:
+    fd = memfd(PAGE, seals=seals)
     table.map(0, PAGE, 0, 3, fd)
     table.write(0, b"old")
     os.ftruncate(fd, 4 * PAGE)

@@ -1,5 +1,6 @@
 """Signalling of eventfds whose other owner does not want it to end."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -60,6 +61,7 @@ def test_other_descriptors_are_refused(signaller: Signaller) -> None:
 
 
 def test_open_and_close_may_be_repeated(signaller: Signaller) -> None:
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         signaller.open()
@@ -78,6 +80,7 @@ def test_a_host_without_asynchronous_io(
     nothing = (1 << 20,) * 4
     monkeypatch.setattr(eventfd, "_CALLS", {})
     monkeypatch.setattr(eventfd, "_CALLS_ELSEWHERE", nothing)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     signaller = Signaller()
     signaller.open()

@@ -41,9 +41,10 @@ class Device:
 
 
 class Maps:
-    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> None:
+    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> str:
         if address == 0xBAD000:
             raise OSError(errno.EEXIST, "overlap")
+        return "mapped"
 
     def unmap(self, address: int, size: int) -> None:
         raise OSError(errno.ENOENT, "no such mapping")
