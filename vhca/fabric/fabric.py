@@ -154,6 +154,8 @@ class Fabric:
         )
         self.manager.changed = self.administration.topology_changed
         self.switch.management = self._from_management_port
+        # Other managers look for this bit, to find out that there is a master.
+        self.switch.ports[0].info.capability_mask |= smp.CAP_IS_SM
         call_soon(self.manager.start)
 
     # Cables

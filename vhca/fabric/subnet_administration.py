@@ -202,7 +202,7 @@ class SubnetAdministration:
         enough = MAX_RECORDS if table else 1 if isinstance(wanted, PathRecord) else 2
         records: list[Layout] = []
         try:
-            for number, record in enumerate(self._records(layout, wanted, request.component_mask), 1):
+            for number, record in enumerate(self._records(layout, wanted, request), 1):
                 if record is not None:
                     records.append(record)
                     if len(records) >= enough:
@@ -222,8 +222,9 @@ class SubnetAdministration:
         else:
             self._answer(packet, request, 0, records[0])
 
-    def _records(self, layout: type[Layout], wanted: Layout, mask: int) -> Iterator[Layout | None]:
+    def _records(self, layout: type[Layout], wanted: Layout, request: SaMad) -> Iterator[Layout | None]:
         """Records that match, and None for each that was looked at and does not."""
+        mask = request.component_mask
         if isinstance(wanted, PathRecord):
             yield from sa_records.paths(self.manager, self.multicast, wanted, mask)
             return
@@ -236,8 +237,14 @@ class SubnetAdministration:
             every = self._inform_records()
         else:
             every = sa_records.EVERY[layout](self.manager)
+        bits = 0
+        by_bits = mask & sa.PORT_INFO_CAPABILITY_MASK and request.attr_mod & sa.PORT_INFO_MASK_MATCH
+        if isinstance(wanted, sa.PortInfoRecord) and by_bits:
+            bits = wanted.info.capability_mask
+            mask &= ~sa.PORT_INFO_CAPABILITY_MASK
         for record in every:
-            yield record if matches(record, wanted, mask) else None
+            able = not isinstance(record, sa.PortInfoRecord) or record.info.capability_mask & bits == bits
+            yield record if able and matches(record, wanted, mask) else None
 
     def _membership(self, packet: Packet, request: SaMad) -> None:
         wanted = McMemberRecord.from_bytes(request.data)
@@ -397,7 +404,7 @@ def _class_port_info() -> madwire.ClassPortInfo:
     return madwire.ClassPortInfo(
         base_version=1,
         class_version=madwire.SA_CLASS_VERSION,
-        capability_mask=sa.CAP_MULTICAST,
+        capability_mask=sa.CAP_MULTICAST | sa.CAP_PORT_INFO_MASK_MATCH,
         capability_mask2=sa.CAP2_SEND_ONLY_FULL_MEMBER,
         resp_time=RESP_TIME,
     )

@@ -35,6 +35,7 @@ JOIN_SEND_ONLY_FULL: Final = 8
 
 # ClassPortInfo of the SA
 CAP_MULTICAST: Final = 1 << 9
+CAP_PORT_INFO_MASK_MATCH: Final = 1 << 13
 CAP2_SEND_ONLY_FULL_MEMBER: Final = 1 << 12
 
 
@@ -44,6 +45,11 @@ class NodeRecord(Layout, size=108):
     lid: int = u16(0)
     info: NodeInfo = sub(4, NodeInfo)
     description: bytes = raw(44, 64)
+
+
+# Component of CapabilityMask, and the attribute modifier by which a query wants at least its bits (1.2 errata).
+PORT_INFO_CAPABILITY_MASK: Final = 1 << 7
+PORT_INFO_MASK_MATCH: Final = 1 << 31
 
 
 class PortInfoRecord(Layout, size=68):

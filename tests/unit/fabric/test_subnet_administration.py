@@ -6,7 +6,7 @@ from tests.unit.fabric.bench import Bench, Card
 from vhca.fabric.multicast import IPOIB_BROADCAST
 from vhca.layout import Layout
 from vhca.wire import mad as m
-from vhca.wire import sa
+from vhca.wire import sa, smp
 from vhca.wire.mad import SaMad
 from vhca.wire.packet import Grh
 from vhca.wire.sa import McMemberRecord, PathRecord
@@ -227,6 +227,19 @@ def test_ports_that_go_leave_their_groups() -> None:
     bench.fabric.link_up("hca0")
     bench.run()
     assert bench.heard(b, mlid) == []
+
+
+def test_ports_are_found_by_what_they_can_do() -> None:
+    """As `saquery -s` looks for managers and an SRP daemon for targets: ports that have at least these bits."""
+    bench = SaBench(2)
+    wanted = sa.PortInfoRecord()
+    wanted.info.capability_mask = smp.CAP_IS_SM
+    at_least = query(m.METHOD_GET_TABLE, sa.PORT_INFO_RECORD, wanted, sa.PORT_INFO_CAPABILITY_MASK, attr_mod=1 << 31)
+    (manager,) = bench.table(at_least, sa.PortInfoRecord)
+    assert isinstance(manager, sa.PortInfoRecord)
+    assert (manager.lid, manager.port_num) == (bench.fabric.manager.lid, 0)
+    exactly = query(m.METHOD_GET_TABLE, sa.PORT_INFO_RECORD, wanted, sa.PORT_INFO_CAPABILITY_MASK)
+    assert bench.table(exactly, sa.PortInfoRecord) == []
 
 
 def test_tables_in_many_segments() -> None:
