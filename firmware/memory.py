@@ -72,8 +72,10 @@ class PageFault(AccessError):
     """Pages of a region are not present, and the host may bring them in (on-demand paging).
 
     `key` and `va` name the first missing page in the innermost region, `length` the bytes from there to the end of what
-    was wanted of this region.
+    was wanted of this region. `shown`: that region was reached through an indirect key.
     """
+
+    shown = False
 
     def __init__(self, key: int, va: int, length: int) -> None:
         super().__init__(PROTECTION, "key: its pages are not present")
@@ -162,6 +164,9 @@ def _walk(
                 out += _plain(inner, inner_va, size, right)
             if len(out) > most:
                 raise Crowded(sum(size for _, size in islice(out, max(most, 0))))
+    except PageFault as fault:
+        fault.shown = True
+        raise
     except EntryError as error:
         raise AccessError(PROTECTION, str(error)) from None
 

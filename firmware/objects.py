@@ -372,23 +372,28 @@ def nobody(good: bool) -> None:
 
 @dataclass(slots=True)
 class PageRequest:
-    """Pages that somebody waits for: `pages` from `va`, and `ahead_pages` behind them that would be welcome."""
+    """Pages that somebody waits for: `pages` from `va`, and `ahead_pages` behind them that would be welcome.
+
+    `shown`: the key was reached through another one that shows it.
+    """
 
     key: int
     va: int
     pages: int
     ahead_pages: int
     resume: Resume
+    shown: bool = False
 
 
 @dataclass(slots=True)
 class PageFaults:
     """The requests of one card: those that the host knows of, by token, and those that wait.
 
-    `doubted` counts, by key and address, the refusals of the host that were not believed yet.
+    `doubted` has, by key and address, the refusals of the host that were not believed yet: times of the first and
+    of the last one in ns, and how many.
     """
 
     outstanding: dict[int, PageRequest] = field(default_factory=dict)
-    doubted: dict[tuple[int, int], int] = field(default_factory=dict)
+    doubted: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     waiting: deque[PageRequest] = field(default_factory=deque)
     last_token: int = 0

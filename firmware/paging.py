@@ -24,9 +24,16 @@ MAX_WAITING: Final = 1 << 16
 # One request asks for so many pages at most; what follows faults again.
 MAX_PAGES: Final = 1 << 12
 MAX_AHEAD_PAGES: Final = 1 << 10
-# The driver takes a key that became empty out of its own table first, and out of the region that shows it a moment
-# later. A fault in between is refused although the memory is there: a refusal counts when it is repeated, so often.
-DOUBT_NS: Final = tuple(5_000_000 << n for n in range(7))
+# The driver takes a key that became empty out of its own table first, and out of the region that shows it later, when
+# a kernel thread had its turn. A fault in between is refused although the memory is there, and nothing in the refusal
+# says so. It is believed when it has been repeated so often and for so long: much longer where such a region is.
+REFUSALS: Final = 8
+DOUBT_NS: Final = 1_000_000_000
+DOUBT_SHOWN_NS: Final = 10_000_000_000
+# The pace: the first repetition after 5 ms, each further one after twice the time, up to the second value.
+PACE_NS: Final = (5_000_000, 320_000_000)
+# Whoever asks for a place again after so long does not continue that dispute.
+FORGOTTEN_NS: Final = 5_000_000_000
 TOKEN_MASK: Final = (1 << 48) - 1
 EVENT_PAGE_FAULT: Final = int(EventType.PAGE_FAULT)
 MEMORY_FAULT: Final = int(PageFaultSubtype.MEMORY)
@@ -44,7 +51,7 @@ def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> P
     last = (fault.va + fault.length - 1) >> LOG_PAGE
     pages = min(last + 1 - first, MAX_PAGES)
     ahead = min(-(-ahead_bytes >> LOG_PAGE), MAX_AHEAD_PAGES)
-    wanted = PageRequest(fault.key, first << LOG_PAGE, pages, ahead, resume)
+    wanted = PageRequest(fault.key, first << LOG_PAGE, pages, ahead, resume, fault.shown)
     faults = hca.page_faults
     hca.count["page_faults"] += 1
     if not hca.budget.take(PAGE_REQUEST_BYTES):
@@ -92,16 +99,30 @@ def answered(hca: "Hca", token: int, good: bool) -> bool:
         faults.doubted.pop(place, None)
         _end(done, True)
         return True
-    refusals = faults.doubted.pop(place, 0)
-    if refusals < len(DOUBT_NS):
-        if len(faults.doubted) >= MAX_OUTSTANDING:
-            # Faults that nobody repeated.
-            faults.doubted.clear()
-        faults.doubted[place] = refusals + 1
-        hca.timers.arm(Timer(lambda now: _end(done, True)), hca.now_ns + DOUBT_NS[refusals])
+    if _is_doubtful(hca, done, place):
         return True
     hca.count["page_faults_failed"] += 1
     _end(done, False)
+    return True
+
+
+def _is_doubtful(hca: "Hca", refused: PageRequest, place: tuple[int, int]) -> bool:
+    """Is a refusal not to be believed yet? If so, whoever waits tries again after a while."""
+    faults = hca.page_faults
+    now = hca.now_ns
+    first, last, refusals = faults.doubted.pop(place, (now, now, 0))
+    if now - last > FORGOTTEN_NS:
+        first, refusals = now, 0
+    refusals += 1
+    if refusals >= REFUSALS and now - first >= (DOUBT_SHOWN_NS if refused.shown else DOUBT_NS):
+        return False
+    if len(faults.doubted) >= MAX_OUTSTANDING:
+        # Faults that nobody repeated.
+        faults.doubted.clear()
+    faults.doubted[place] = (first, now, refusals)
+    least, most = PACE_NS
+    pace = min(least << min(refusals, REFUSALS) - 1, most)
+    hca.timers.arm(Timer(lambda now: _end(refused, True)), now + pace)
     return True
 
 

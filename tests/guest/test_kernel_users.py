@@ -88,6 +88,20 @@ def test_rdma_cm_connects_by_address(lab: Lab, ip_pair: tuple[Guest, Guest]) -> 
     assert card["tx_packets"] > 0
 
 
+def test_datagrams_of_rsockets(lab: Lab, ip_pair: tuple[Guest, Guest]) -> None:
+    """A short run: the program sends anew after 1 ms, whatever is still under way (docs/limits.md)."""
+    one, two = ip_pair
+    server = two.popen(["udpong", "-b", "10.9.0.2"])
+    shell(one, "usleep 1000000")
+    with moved(lab.hcas[0]) as card, moved(lab.hcas[1]) as peer:
+        printed = shell(one, "udpong -s 10.9.0.2 -S 64 -C 20 -T e")
+    server.kill()
+    assert server.wait(20) != 0
+    assert printed.splitlines()[-1].split()[:3] == ["custom", "64", "40"]
+    assert card["tx_ud_packets"] >= 20
+    assert peer["tx_ud_packets"] >= 20
+
+
 def test_nvme_over_fabrics_moves_data_by_fast_registration(lab: Lab, ip_pair: tuple[Guest, Guest]) -> None:
     target, initiator = ip_pair
     shell(target, TARGET)

@@ -2,6 +2,7 @@
 
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -205,7 +206,9 @@ def test_a_refusal_that_is_repeated_fails_the_send() -> None:
     region = Region(world.a, 1)
     a.write(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
     a.write(a.buffer(8), 8, b.buffer(8), world.b.key)
-    assert refuse_all(world, world.a) == len(paging.DOUBT_NS) + 1
+    begin = world.now_ns
+    assert refuse_all(world, world.a) == paging.REFUSALS
+    assert world.now_ns - begin > paging.DOUBT_NS
     assert statuses(a)[0] == [CqeSyndrome.LOCAL_PROT_ERR, CqeSyndrome.WR_FLUSH_ERR]
     assert a.qp.state == ERR
 
@@ -216,7 +219,7 @@ def test_a_refusal_by_mistake_is_forgiven() -> None:
     a.write(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
     answer(world.a, faults(world.a)[0], good=False)
     region.set(PRESENT)
-    world.pass_time(paging.DOUBT_NS[0] + 1000)
+    world.pass_time(paging.PACE_NS[0] + 1000)
     assert statuses(a) == ([0], [])
     assert faults(world.a) == []
 
@@ -639,6 +642,76 @@ def test_a_whole_address_space_in_pieces_of_gigabytes() -> None:
     mkey = find_key(hca, pd, a.qpn, child_key, (3 << log_piece) + 8 * PAGE, 1, LOCAL_READ)
     with pytest.raises(Exception, match="no entry"):
         translate(hca, mkey, (3 << log_piece) + 8 * PAGE, 1, LOCAL_READ)
+
+
+def shown(world: World, *children: Region) -> tuple[Mkey, Callable[[Region], None]]:
+    """A region of the driver's implicit kind that shows one of its children; and how to make it show another."""
+    queue = registration_queue(world)
+    log_piece = 16
+    whole = Mkey(variant=2, pd=world.a.pd.handle, rights=ALL_RIGHTS, mode=MODE_KSM, start=0, length=4 << log_piece,
+                 free=True, umr_enabled=True, capacity_octwords=4)  # fmt: skip
+    world.a.hca.mkeys.add(whole)
+    mask = 1 << MkeyMask.PAGE_SIZE | 1 << MkeyMask.PAGE_SIZE_5 | 1 << MkeyMask.FREE
+
+    def show(child: Region) -> None:
+        table = struct.pack(">4xIQ", child.key, child.addr) * 4
+        assert umr(queue, whole, table, mask=mask, log_page_size=log_piece) == 0
+
+    show(children[0])
+    return whole, show
+
+
+def test_a_child_that_its_region_still_shows_is_refused_until_the_host_has_taken_it_out() -> None:
+    """The host forgets a child first and updates the region later, on a busy machine seconds later."""
+    world, a, b = pair()
+    old, new = Region(world.a, 1), Region(world.a, 1)
+    whole, show = shown(world, old, new)
+    a.write(8, 8, b.buffer(8), world.b.key, key=whole.handle << 8 | 2)
+    end = world.now_ns + 9_000_000_000
+    refusals = 0
+    while world.now_ns < end:
+        for fault in faults(world.a):
+            assert fault.key == old.key
+            answer(world.a, fault, good=False)
+            refusals += 1
+        world.pass_time(10_000_000)
+    assert statuses(a) == ([], [])
+    # some every third of a second: the host is not flooded with what it refuses
+    assert 20 < refusals < 60
+    new.set(PRESENT)
+    show(new)
+    world.pass_time(paging.PACE_NS[1])
+    assert statuses(a) == ([0], [])
+
+
+def test_a_child_that_is_refused_for_long_fails_who_waits() -> None:
+    world, a, b = pair()
+    whole, _ = shown(world, Region(world.a, 1))
+    a.write(8, 8, b.buffer(8), world.b.key, key=whole.handle << 8 | 2)
+    begin = world.now_ns
+    refuse_all(world, world.a)
+    assert statuses(a)[0] == [CqeSyndrome.LOCAL_PROT_ERR]
+    assert world.now_ns - begin > paging.DOUBT_SHOWN_NS
+
+
+def test_a_dispute_of_long_ago_is_not_continued() -> None:
+    world, a, b = pair()
+    region = Region(world.a, 1)
+    for _ in range(2):
+        a.write(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
+        for _ in range(paging.REFUSALS - 1):
+            answer(world.a, faults(world.a)[0], good=False)
+            world.pass_time(400_000_000)
+        (last,) = faults(world.a)
+        world.pass_time(paging.FORGOTTEN_NS)
+        answer(world.a, last, good=False)
+        world.pass_time(400_000_000)
+        assert statuses(a) == ([], [])
+        region.set(PRESENT)
+        answer(world.a, faults(world.a)[0])
+        world.settle()
+        assert statuses(a) == ([0], [])
+        region.set(ABSENT)
 
 
 # ---- anything goes ----
