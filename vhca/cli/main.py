@@ -98,11 +98,12 @@ def split_at_dashes(words: list[str]) -> tuple[list[str], list[str] | None]:
 def _explain(error: Exception, verbose: int) -> int:
     from vhca.lab.errors import LabError, printable
 
+    trace = printable("".join(traceback.format_exception(error)))
     if verbose:
-        traceback.print_exception(error)
+        print(trace, file=sys.stderr)
     known = isinstance(error, (LabError, OSError)) or type(error).__module__.startswith("vhca.")
     if not known and not verbose:
-        traceback.print_exception(error)  # a fault of ours: the traceback is what a report needs
+        print(trace, file=sys.stderr)  # a fault of ours: the traceback is what a report needs
     if isinstance(error, PermissionError):
         error = PermissionError(
             f"{error.filename}: permission denied\n  -> name a place that you may use (the cache's is VHCA_CACHE)"
@@ -112,9 +113,20 @@ def _explain(error: Exception, verbose: int) -> int:
     return status.TROUBLE
 
 
+class _ForTerminals(logging.Formatter):
+    """Lines may quote a guest or a client of a socket."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from vhca.lab.errors import printable
+
+        return printable(super().format(record))
+
+
 def _configure_logging(verbose: int) -> None:
     level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format="%(relativeCreated)9.0f ms %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_ForTerminals("%(relativeCreated)9.0f ms %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 @contextlib.contextmanager

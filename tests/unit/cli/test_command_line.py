@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,24 @@ def test_a_fault_of_ours_is_named_and_traced(
     said = capsys.readouterr().err
     assert "Traceback" in said
     assert "a fault of vhca" in said
+
+
+@pytest.mark.parametrize("error", [OSError("\x1b[2J said the guest"), ValueError("\x1b[2J said the guest")])
+def test_no_message_drives_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+
+    def execute(_: argparse.Namespace) -> int:
+        logging.getLogger("card").error("\x1b[2J in a log")
+        raise error
+
+    _with_execute(monkeypatch, execute)
+    assert main(["doctor"]) == status.TROUBLE
+    said = capsys.readouterr().err
+    assert said.count(r"\x1b[2J") >= 2
+    assert "\x1b" not in said
 
 
 def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
