@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from firmware import paging
 from firmware.memory import PageFault, direct, find_key, translate
-from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey
+from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey, nobody
+from firmware.transport import state
 from tests.scenario.world import (
     ALL_RIGHTS,
     ERR,
@@ -765,3 +766,30 @@ def test_pages_that_come_and_go_change_no_result(
         assert statuses(a)[0] == [0] * len(work), world.show()
         results.append((near.read(8 * PAGE), far.read(8 * PAGE)))
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("kind", ["send", "datagram", "request", "reply"])
+def test_a_queue_pair_goes_before_the_host_has_answered_its_faults(kind: str) -> None:
+    """The card forgets it at once: the answer that comes later, or never, finds nobody."""
+    world, a, b = datagrams() if kind == "datagram" else pair()
+    card, gone = (world.b, b) if kind in ("request", "reply") else (world.a, a)
+    region = Region(card, 1)
+    if kind == "send":
+        a.send(region.addr, 8, key=region.key)
+    elif kind == "datagram":
+        av_send(a, region.addr, 8, region.key, b)
+    elif kind == "request":
+        a.write(a.buffer(8), 8, region.addr, region.key)
+    else:
+        a.read(a.buffer(8), 8, region.addr, region.key)
+    while world.deliver() or a.card.turn() or b.card.turn():
+        pass
+    (fault,) = faults(card)
+    qp = gone.qp
+    card.step(lambda: state.destroy(card.hca, qp))
+    card.hca.qps.remove(qp)
+    (request,) = card.hca.page_faults.outstanding.values()
+    assert request.resume is nobody
+    region.set(PRESENT)
+    answer(card, fault)
+    world.settle()

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from firmware.memory import AccessError, translate
+from firmware.memory import AccessError, direct, translate
 from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, REMOTE_WRITE, REPEAT_BLOCK, Mkey, Pd
 from firmware.pages import packed
 from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, Card, End, World, packed_klms, pair
@@ -328,3 +328,22 @@ def test_local_invalidate_of_a_key_that_no_queue_pair_owns() -> None:
     umr(b, mkey, mask=1 << MkeyMask.FREE | 1 << MkeyMask.QPN, free=1, check_qpn=1, qpn=0xFFFFFF)
     assert [c.syndrome for c in b.send_cq.poll()] == [0, 0]
     assert mkey.free
+
+
+def test_a_registration_that_moves_nothing_keeps_what_is_known_of_the_pages() -> None:
+    world = World()
+    queue = End(world.a, ST_REG_UMR, has_rq=False)
+    queue.connect(queue)
+    mkey = free_key(world.a, octwords=16)
+    register(queue, mkey, [0x10000 + 0x1000 * page for page in range(PAGES)])
+    assert direct(mkey, START + 5) == 0x10005
+    for mask, fields in ((0, {}), (1 << MkeyMask.FREE, {"free": 1}), (1 << MkeyMask.LR, {}),
+                         (1 << MkeyMask.START_ADDR, {"start_addr": START})):  # fmt: skip
+        umr(queue, mkey, mask=mask, **fields)  # type: ignore[arg-type]
+        assert mkey.surveyed, "the pages were looked at in vain"
+    for mask, fields in ((1 << MkeyMask.START_ADDR, {"start_addr": START + 0x1000}), (1 << MkeyMask.LEN, {"len": 5})):
+        umr(queue, mkey, mask=mask, **fields)  # type: ignore[arg-type]
+        assert not mkey.surveyed
+        assert direct(mkey, START + 0x1000) == 0x10000
+    umr(queue, mkey, mask=0, payload=entries([0x50000] * PAGES))
+    assert direct(mkey, START + 0x1001) == 0x50001

@@ -198,6 +198,30 @@ def test_a_key_tells_its_region(bench: Bench) -> None:
     driver.run(Op.DEALLOC_PD, cmd.DeallocPdIn(pd=bench.pd))
 
 
+@pytest.mark.parametrize(("log_size", "good"), [(0, False), (11, False), (12, True), (31, True)])
+def test_the_entities_of_a_list_have_4_kib_at_least(bench: Bench, log_size: int, good: bool) -> None:
+    view = bench.mkey_view()
+    view.memory_key_mkey_entry.access_mode_1_0 = 3
+    view.memory_key_mkey_entry.log_page_size = log_size
+    if good:
+        bench.driver.run(Op.CREATE_MKEY, view, bytes(32))
+    else:
+        refused(bench.driver, Status.BAD_PARAM, Op.CREATE_MKEY, view, bytes(32))
+
+
+def test_unknown_numbers_make_no_counters_of_their_own(bench: Bench) -> None:
+    driver = bench.driver
+    before = len(driver.board.counters())
+    for opcode in range(0x4000, 0x4020):
+        assert driver.raw(opcode.to_bytes(2, "big") + bytes(14))[0] == Status.BAD_OP
+    for register in range(0x7000, 0x7020):
+        view = cmd.AccessRegisterIn(opcode=Op.ACCESS_REG, op_mod=1, register_id=register)
+        assert driver.raw(view.to_bytes() + bytes(16), 0x20)[0]
+    assert len(driver.board.counters()) <= before + 4
+    assert driver.board.counters()["command_unknown"] == 32
+    assert driver.board.counters()["register_unknown"] == 32
+
+
 @pytest.mark.parametrize(
     ("fields", "status"),
     [
