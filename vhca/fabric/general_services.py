@@ -1,11 +1,13 @@
 """The general services of a switch: what answers on QP1 of its management port besides subnet administration.
 
 The performance agent shows the counters of all ports (16.1 of volume 1). Classes that the switch does not have are
-refused by status, so that nobody waits for a time-out (13.4.7).
+refused by status, so that nobody waits for a time-out (13.4.7). Each question has its turn, port by port: who asks
+without end waits for itself.
 """
 
 from typing import TYPE_CHECKING, Final
 
+from vhca.fabric.fair_queue import FairQueue, Job
 from vhca.fabric.port import SwitchPort
 from vhca.management.packets import gmp_reply
 from vhca.management.performance import PerformanceAgent
@@ -17,6 +19,8 @@ from vhca.wire.packet import SEND, UD, Packet
 if TYPE_CHECKING:
     from vhca.fabric.switch import Switch
 
+# Questions from one port that wait for their turn; more are dropped, and asked again by whoever means them.
+QUESTIONS_PER_PORT: Final = 64
 _DEFAULT_PARTITION: Final = 0x7FFF
 
 
@@ -25,6 +29,7 @@ class GeneralServices:
 
     def __init__(self, switch: "Switch") -> None:
         self._switch = switch
+        self._queue = FairQueue(switch.call_soon, QUESTIONS_PER_PORT)
         self.performance = PerformanceAgent({port.number: port.counters for port in switch.ports}, all_ports=True)
 
     def take(self, port: SwitchPort, packet: Packet) -> bool:
@@ -34,13 +39,18 @@ class GeneralServices:
             return False
         if mad[1] == madwire.CLASS_SUBN_ADM and self._switch.management is not None:
             return False
+        if not self._queue.put(port.number, self._answer(port, packet)):
+            port.drop(packet, "gmp_busy")
+        return True
+
+    def _answer(self, port: SwitchPort, packet: Packet) -> Job:
+        mad = packet.payload
         reply = self.performance.handle(mad) if mad[1] == madwire.CLASS_PERF else refusal(mad)
         if reply is None:
             port.drop(packet, "gmp_no_reply")
         else:
-            answer = gmp_reply(packet, reply, self._switch.lid)
-            self._switch.call_soon(lambda: self._switch.send_from_management(answer))
-        return True
+            self._switch.send_from_management(gmp_reply(packet, reply, self._switch.lid))
+        yield from ()
 
 
 def _is_gmp(packet: Packet) -> bool:

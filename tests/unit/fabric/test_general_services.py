@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.driver import Driver
 from tests.unit.fabric.bench import Bench, Card
+from vhca.fabric.general_services import QUESTIONS_PER_PORT
 from vhca.layout import Layout
 from vhca.wire import mad as m
 from vhca.wire import perf
@@ -117,6 +118,31 @@ def test_classes_that_it_lacks_get_a_status(mgmt_class: int) -> None:
 def test_what_is_no_question_to_it_is_dropped(mad: bytes, fields: dict[str, int]) -> None:
     bench = MonitorBench(1)
     assert bench.ask(bench.cards[0], mad, **fields) == []
+
+
+def test_who_asks_without_end_keeps_no_other_port_waiting() -> None:
+    bench = MonitorBench()
+    flood, polite = bench.cards
+    switch = bench.fabric.switch
+    one, two = (bench.fabric.ports[f"hca{n}"].switch_port for n in (0, 1))
+    mad = question(data=perf.PortCounters(port_select=0xFF))
+
+    def ask(card: Card) -> Packet:
+        return card.data(bench.fabric.manager.lid, mad, dest_qp=1, src_qp=0x77, qkey=m.QP1_QKEY)
+
+    flood.inbox.clear()
+    # All have arrived, none has had its turn.
+    for _ in range(QUESTIONS_PER_PORT + 9):
+        switch.receive(one, ask(flood))
+    switch.receive(two, ask(polite))
+    assert one.dropped["gmp_busy"] == 9
+    before = two.counters.xmit_pkts
+    for _ in range(3):
+        # between the two turns, the cable's own
+        bench.turns.one()
+    assert two.counters.xmit_pkts == before + 1, "the second turn is the other port's"
+    bench.run()
+    assert len(flood.inbox) == QUESTIONS_PER_PORT
 
 
 def test_a_switch_without_a_manager_has_no_administration() -> None:
