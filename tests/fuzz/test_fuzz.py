@@ -52,6 +52,7 @@ def test_episodes_have_traffic() -> None:
 def test_memory_that_was_not_handed_out_is_watched() -> None:
     memory = WatchedMemory(1 << 16, b"0123456789abcdef")
     memory.grant("a", [(BASE, 64), (BASE + 128, 64)], write=True)
+    assert memory.peek(BASE, 80) == bytes(64) + b"0123456789abcdef"
     memory.grant("b", [(BASE + 64, 64)], write=False)
     assert len(memory.read(BASE, 192)) == 192
     memory.write(BASE + 128, bytes(64))

@@ -58,6 +58,10 @@ class WatchedMemory:
             start, end = max(addr, BASE), min(addr + size, BASE + self.size)
             if start < end:
                 clipped.append((start - BASE, end - BASE))
+                # By a spoilt command the host may hand out what it never used: that is no secret any more.
+                content = self.data[start - BASE : end - BASE]
+                if self.secret in content:
+                    self.data[start - BASE : end - BASE] = content.replace(self.secret, bytes(len(self.secret)))
         old = self._grants.get(key, ([], False))
         self._grants[key] = (old[0] + clipped, write or old[1])
         self._stale = True
