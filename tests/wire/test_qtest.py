@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -211,6 +212,23 @@ def test_guest_memory(qemu: QemuProgram, card: Card, tmp_path: Path) -> None:
                 card.server.dma.read(address, 1)
         with pytest.raises(DmaError, match="read-only"):
             card.server.dma.write(0xFFFC0000, b"BIOS")
+    # QEMU seals its memfd: RAM is loaded from and stored to
+    assert card.server.counters["dma_map_mapped"] > 0
+    assert card.server.counters["dma_map_copied"] == 0
+
+
+def test_guest_memory_in_a_file_that_may_shrink(qemu: QemuProgram, card: Card, tmp_path: Path) -> None:
+    """As a libvirt domain with a memory source of type file has it, when that lies in /dev/shm."""
+    with (
+        tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="vhca-test-") as file,
+        running(qemu, card, tmp_path, ram=f"file,mem-path={file.name},share=on") as pc,
+    ):
+        pc.q.write_bytes(RAM, b"from the guest")
+        assert card.server.dma.read(RAM, 14) == b"from the guest"
+        card.server.dma.write(GIB - 8, b"last one")
+        assert pc.q.read_bytes(GIB - 8, 8) == b"last one"
+    assert card.server.counters["dma_map_copied"] > 0
+    assert card.server.counters["dma_map_mapped"] == 0
 
 
 # --- interrupts ----------------------------------------------------------------------------------------------

@@ -110,7 +110,10 @@ class DmaGate:
 
 
 class CardFunction(PciFunction):
-    """The PCI function; tells the card when the host opens or closes the way to its memory."""
+    """The PCI function; tells the card when the host opens or closes the way to its memory.
+
+    :ivar name: the card's.
+    """
 
     def __init__(
         self,
@@ -120,6 +123,7 @@ class CardFunction(PciFunction):
         on_reset: Callable[[ResetReason], None],
     ) -> None:
         super().__init__(config, {0: board.bar0}, on_reset)
+        self.name = board.name
         self._board = board
         self._on_config = on_config
 

@@ -6,22 +6,30 @@ in it runs in the loop's thread; methods that other threads may call say so.
 
 import contextlib
 import logging
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
-from vhca.chip.card import Card, load_firmware
+from vhca.chip.board import Board
+from vhca.chip.card import Card, CardFunction, load_firmware
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.faults import Fault
 from vhca.hw.hardware import FirmwareImage
 from vhca.private_files import PrivateLog
 from vhca.sim.clock import RealClock
-from vhca.sim.loop import Loop
+from vhca.sim.loop import Loop, LoopEnded
+from vhca.sim.watchdog import Watchdog
+from vhca.vfio_user.connection import Connection
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.02
+STOP_S: Final = 2.0
+"""For a loop to answer when it is to end, and again to end."""
+MAX_DESCRIPTORS: Final = 65536
 LOG_BYTES: Final = 64 << 20
 MAX_CARDS: Final = 254
 """The external ports of the largest switch: in a forwarding table 255 leads nowhere (IBTA volume 1, 14.2.5.10)."""
@@ -31,6 +39,20 @@ LEAST_PORTS: Final = 36
 
 class RackError(Exception):
     """The rack cannot do what it was asked for; the text says what to look at."""
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files as its hard limit allows, up to :data:`MAX_DESCRIPTORS`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def card_of(frame: FrameType) -> str | None:
+    """Name of the card, or path of the socket, in whose step a stack frame is."""
+    owner = frame.f_locals.get("self")
+    return owner.name if isinstance(owner, (Board, Card, CardFunction, Connection)) else None
 
 
 class LiveFabric:
@@ -93,6 +115,7 @@ class Rack:
 
     :ivar hcas: the cards.
     :ivar fabric: the switch, its links, the subnet manager, for any thread.
+    :ivar watchdog: notices when the loop hangs.
     """
 
     def __init__(
@@ -116,6 +139,7 @@ class Rack:
         self._logs = logs
         self._card_memory = card_memory
         self._running = False
+        self.watchdog = Watchdog(self.loop, card_of)
         image = load_firmware(firmware)
         self.hcas: list[Card] = []
         for index in range(hcas):
@@ -147,8 +171,11 @@ class Rack:
     def start(self) -> None:
         """Open the sockets, start the subnet manager and serve in a thread of its own.
 
+        The process's limit of open files is raised as far as it may be: each host shares files of its memory.
+
         If that fails, for example because another rack serves in this folder, no socket of ours is left there.
         """
+        raise_descriptor_limit()
         try:
             for card in self.hcas:
                 card.start()
@@ -163,21 +190,28 @@ class Rack:
             raise
         self._running = True
         self.loop.start()
+        self.watchdog.start()
 
     def stop(self) -> None:
-        """Drop all hosts, close everything."""
+        """Drop all hosts, close everything; a loop that hangs is left behind, but not the sockets."""
         if not self._running:
             return
         self._running = False
+        self.watchdog.stop()
+        responds = self.loop.responds(STOP_S)
+        if not responds:
+            log.error("the device loop of %s hangs; its hosts are not told", self.directory)
+            for card in self.hcas:
+                card.server.remove_socket()
 
         def shut() -> None:
             for card in self.hcas:
                 card.stop()
             self._subnet.close()
 
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, LoopEnded):
             self.loop.call(shut)
-        self.loop.stop()
+        self.loop.stop(timeout_s=STOP_S if responds else 0)
         self._close_logs()
 
     def __enter__(self) -> "Rack":

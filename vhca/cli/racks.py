@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from vhca.chip.rack import Rack
+from vhca.chip.rack import STOP_S, Rack
 
 
 class RecordedRack(Rack):
@@ -35,6 +35,6 @@ class RecordedRack(Rack):
 
     def stop(self) -> None:
         """See :meth:`vhca.chip.rack.Rack.stop`; closes the file first."""
-        with contextlib.suppress(TimeoutError):
+        if self.loop.responds(STOP_S):
             self._recording.close()
         super().stop()

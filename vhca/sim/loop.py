@@ -60,7 +60,11 @@ class TimerSource(Protocol):
 
 
 class Loop:
-    """One thread's event loop."""
+    """One thread's event loop.
+
+    :ivar turns: callbacks so far.
+    :ivar waiting: the loop waits for something to happen.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or RealClock()
@@ -75,6 +79,9 @@ class Loop:
         self._later_order = itertools.count()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._given_up = False
+        self.turns = 0
+        self.waiting = False
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.add_reader(self._wake_r, self._drain_wake)
 
@@ -121,6 +128,8 @@ class Loop:
         """
         if self._thread is None or threading.current_thread() is self._thread:
             return fn()
+        if self._given_up:
+            raise TimeoutError("the device loop hangs")
         done = threading.Event()
         result: list[T] = []
         error: list[BaseException] = []
@@ -154,6 +163,19 @@ class Loop:
         """Whether the loop's own thread has ended without :meth:`stop`: nothing is served any more. Any thread."""
         thread = self._thread
         return thread is not None and not self._stopping and not thread.is_alive()
+
+    @property
+    def thread_id(self) -> int | None:
+        """Identifier of the loop's own thread, if it has one. Any thread."""
+        return None if self._thread is None else self._thread.ident
+
+    def responds(self, timeout_s: float) -> bool:
+        """Tell whether the loop answers in time; one that does not is given up, and calls to it fail at once."""
+        try:
+            self.call(lambda: None, timeout_s)
+        except (TimeoutError, LoopEnded):
+            self._given_up = True
+        return not self._given_up
 
     def stop(self, timeout_s: float = 10.0) -> bool:
         """End the loop and wait for its thread; False if it hangs in a callback, which then is left to itself."""
@@ -211,7 +233,12 @@ class Loop:
         if self._collector is not None and (timeout is None or timeout >= IDLE_S):
             self._collector.idle()
         watched = self._selector.get_map()
-        for key, events in self._selector.select(timeout):
+        self.waiting = True
+        try:
+            ready = self._selector.select(timeout)
+        finally:
+            self.waiting = False
+        for key, events in ready:
             for event in (selectors.EVENT_READ, selectors.EVENT_WRITE):
                 # A callback of this very wake-up may have closed the descriptor.
                 now = watched.get(key.fd) if events & event else None
@@ -279,6 +306,7 @@ class Loop:
                 return
 
     def _guard(self, fn: Callable[[], None]) -> None:
+        self.turns += 1
         try:
             fn()
         except Exception:

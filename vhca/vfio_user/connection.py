@@ -59,6 +59,7 @@ WRITE_8_SIZE: Final = WRITE_HEAD_SIZE + 8
 class Connection:
     """One client's connection; implements :class:`vhca.vfio_user.dma.DmaChannel`.
 
+    :ivar name: of the socket, for who has to find out whose step this is.
     :ivar lost: the connection is over; whoever notices calls :meth:`close`.
     """
 
@@ -71,9 +72,11 @@ class Connection:
         loop: Loop,
         on_lost: Callable[[], None],
         log: Callable[[str, BaseException | None], None],
+        name: str,
     ) -> None:
         """Serve ``sock`` in ``loop`` from now on; ``on_lost()`` is called from there once the connection is over."""
         sock.setblocking(False)
+        self.name = name
         self.sock = sock
         self.session = session
         self.lost = False

@@ -130,7 +130,9 @@ class Server:
             log=self._log,
             counters=self.counters,
         )
-        connection = Connection(sock, session, self.counters, self._patience, self._loop, self.disconnect, self._log)
+        connection = Connection(
+            sock, session, self.counters, self._patience, self._loop, self.disconnect, self._log, self._name
+        )
         self._connection = self.dma.channel = connection
 
     @property
@@ -164,11 +166,16 @@ class Server:
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
-            # Another server may have its socket there by now, if somebody removed ours.
-            if self._socket_identity == _identity(self.path):
-                with contextlib.suppress(OSError):
-                    self.path.unlink()
+            self.remove_socket()
         self._loop = None
+
+    def remove_socket(self) -> None:
+        """Remove the socket from its folder: what of :meth:`close` can be done in any thread."""
+        # Another server may have its socket there by now, if somebody removed ours.
+        ours = self._socket_identity
+        if self.path is not None and ours is not None and ours == _identity(self.path):
+            with contextlib.suppress(OSError):
+                self.path.unlink()
 
     def serve_forever(self, *, until: Callable[[], bool] = lambda: False) -> None:
         """Run a loop of its own for this one server; ends when ``until()``, asked after each wake, is true."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 from pathlib import Path
 
 import pytest
 
-from vhca.chip.rack import MAX_CARDS, Rack, RackError
+from vhca.chip.rack import MAX_CARDS, MAX_DESCRIPTORS, Rack, RackError
 from vhca.vfio_user.server import VfioUserError
 
 
@@ -82,3 +83,14 @@ def test_the_switch_has_a_port_for_every_card(tmp_path: Path) -> None:
     rack.loop.close()
     with pytest.raises(RackError, match=f"{MAX_CARDS} ports"):
         Rack(MAX_CARDS + 1, tmp_path)
+
+
+def test_a_rack_may_open_as_many_files_as_it_is_allowed(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        with Rack(1, tmp_path):
+            wanted = MAX_DESCRIPTORS if before[1] == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, before[1])
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (wanted, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -212,7 +212,7 @@ def test_serve_advises_a_card_of_each_socket() -> None:
 
 
 def _serve(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:
-    monkeypatch.setattr("vhca.cli.commands.serve.wait_for_signal", lambda: None)
+    monkeypatch.setattr("vhca.cli.commands.serve.wait_for_signal", lambda serving: None)
     return main(["serve", "--dir", str(folder), *words])
 
 

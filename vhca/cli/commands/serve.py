@@ -6,7 +6,7 @@ import argparse
 import shlex
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,7 +70,9 @@ def execute(options: argparse.Namespace) -> int:
         rack.start()
         if not options.quiet:
             print(advice(rack.hcas), flush=True)
-        wait_for_signal()
+        wait_for_signal(lambda: not rack.loop.ended)
+        if rack.loop.ended:
+            raise LabError("the device loop has ended, and with it every card", "report it, with the log above")
     finally:
         rack.stop()
     return status.OK
@@ -93,8 +95,8 @@ def advice(hcas: Sequence[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def wait_for_signal() -> None:
-    """Wait until Ctrl-C or SIGTERM."""
+def wait_for_signal(serving: Callable[[], bool]) -> None:
+    """Wait until Ctrl-C or SIGTERM, or until nothing is served any more."""
     ended = threading.Event()
 
     def end(_number: int, _frame: object) -> None:
@@ -102,7 +104,7 @@ def wait_for_signal() -> None:
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not ended.wait(_CHECK_S):  # short waits: Python takes signals only between them
+        while serving() and not ended.wait(_CHECK_S):  # short waits: Python takes signals only between them
             pass
     finally:
         for number, handler in before.items():
