@@ -230,11 +230,23 @@ def take_receive(hca: Hca, qp: Qp) -> RecvWqe | None:
     return wqe
 
 
+def shared_waiting(hca: Hca, srq: Srq) -> int:
+    """Read the doorbell record of an SRQ: how many posted WQEs have not been taken. Raises DmaError."""
+    posted: int = _BE32.unpack(hca.memory.read(srq.dbr_addr, 4))[0] & 0xFFFF
+    return (posted - srq.consumed) & 0xFFFF
+
+
+def check_limit(hca: Hca, srq: Srq, left: int) -> None:
+    """Report, once, that fewer WQEs are left than an armed limit asks for (10.2.9.3)."""
+    if left < srq.limit:
+        srq.limit = 0
+        post_event(hca, EVENT_SRQ_LIMIT, 0, 0x18, srq.handle.to_bytes(4, "big"))
+
+
 def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
     """Take the next WQE of an SRQ, follow its link, and report the limit event when it is due. Raises DmaError."""
     memory = hca.memory
-    posted = _BE32.unpack(memory.read(srq.dbr_addr, 4))[0] & 0xFFFF
-    available = (posted - srq.consumed) & 0xFFFF
+    available = shared_waiting(hca, srq)
     if not available or srq.failed:
         return None
     mask = (1 << srq.log_size) - 1
@@ -243,9 +255,7 @@ def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
     if not srq.cyclic:
         srq.next_index = (raw[2] << 8 | raw[3]) & mask
     srq.consumed = (srq.consumed + 1) & 0xFFFF
-    if srq.limit and available - 1 < srq.limit:
-        srq.limit = 0
-        post_event(hca, EVENT_SRQ_LIMIT, 0, 0x18, srq.handle.to_bytes(4, "big"))
+    check_limit(hca, srq, available - 1)
     return RecvWqe(index, parse_scatter_list(raw, srq.head_bytes), srq)
 
 
@@ -438,6 +448,7 @@ __all__ = [
     "parse_scatter_list",
     "post_event",
     "refresh_consumer",
+    "shared_waiting",
     "take_receive",
     "take_shared_receive",
     "write_cqe",

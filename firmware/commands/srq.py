@@ -5,6 +5,8 @@ from firmware.commands.resources import allocate, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.hca import Hca
 from firmware.objects import SRQ_RMP, SRQ_XRC, Srq
+from firmware.queues import check_limit, shared_waiting
+from vhca.hw.memory import DmaError
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -174,10 +176,16 @@ def destroy_xrc_srq(hca: Hca, request: Command[cmd.DestroyXrcSrqIn]) -> bytes:
 
 
 def arm_limit(hca: Hca, srq: Srq, limit: int) -> None:
-    """Set the limit; it fires at the first receive that finds fewer WQEs."""
+    """Set the limit; it fires as soon as there are fewer WQEs, which may be now."""
     if limit >= 1 << srq.log_size:
         refuse(Status.BAD_PARAM, "lwm: the limit is not below the queue's size")
     srq.limit = limit
+    if limit:
+        try:
+            check_limit(hca, srq, shared_waiting(hca, srq))
+        except DmaError:
+            # Whoever takes the next receive meets the same, and tells of it.
+            hca.count["dma_read_errors"] += 1
 
 
 def find_srq(hca: Hca, number: int, kind: int, uid: int) -> Srq:

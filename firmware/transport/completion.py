@@ -150,7 +150,7 @@ def _with_data(cqe: bytearray, data: bytes, room: int) -> bytearray:
     return cqe
 
 
-def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor: int = 0) -> bool:
+def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int) -> bool:
     """Report a send WQE that ended with an error or was flushed, whether it asked for a completion or not.
 
     False if the CQ is dead.
@@ -164,7 +164,7 @@ def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int, vendor
     if qp.send_cq is None:
         return True
     user = qp.user_index
-    entry = _failed(0 if user == ANY_USER_INDEX else user, vendor, syndrome, opcode, qp.handle, index, _ERROR_REQUESTER)
+    entry = _failed(0 if user == ANY_USER_INDEX else user, 0, syndrome, opcode, qp.handle, index, _ERROR_REQUESTER)
     return write_cqe(hca, qp.send_cq, bytearray(entry), True) or _lost(hca, qp)
 
 
@@ -224,7 +224,7 @@ def complete_receive(
     return write_cqe(hca, cq, cqe, solicited) or _lost(hca, qp)
 
 
-def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int = 0) -> bool:
+def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int) -> bool:
     """Report a receive that ended with an error or was flushed. False if the CQ is dead."""
     if syndrome != FLUSHED:
         hca.count[f"receive_errors_{syndrome:#04x}"] += 1
@@ -235,7 +235,7 @@ def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int, vendor: int =
     cq = _receive_cq(qp, recv.srq)
     if cq is None:
         return True
-    entry = _failed(_receive_user(qp, recv.srq), vendor, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)
+    entry = _failed(_receive_user(qp, recv.srq), 0, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)
     return write_cqe(hca, cq, bytearray(entry), True) or _lost(hca, qp)
 
 

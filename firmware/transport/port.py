@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from firmware.transport.qp import Path
 from vhca.hw.effects import Transmit
-from vhca.wire.packet import PERMISSIVE_LID, Grh, Packet
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Grh, Packet
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -80,6 +80,11 @@ def is_own_lid(port: Port, lid: int) -> bool:
     if lid <= base:
         return lid == base != 0
     return base != 0 and lid - base < 1 << port.lmc
+
+
+def path_bits(port: Port, packet: Packet) -> int:
+    """Which of the port's LIDs a packet came to; 0 for multicasts."""
+    return packet.dlid & (1 << port.lmc) - 1 if packet.dlid < MULTICAST_LID_FIRST else 0
 
 
 def pkeys_match(one: int, other: int) -> bool:

@@ -149,10 +149,11 @@ class AtomicJob:
 
 @dataclass(slots=True, eq=False)
 class Refusal:
-    """The last answer of a responder: a NAK that ends the connection, and how the receive under way ends."""
+    """The last answer of a responder: a NAK that ends the connection, how the receive under way ends, the event."""
 
     nak: "Packet"
     recv_syndrome: int
+    event: int
     reason: str
 
 

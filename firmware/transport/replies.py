@@ -114,7 +114,7 @@ def _still_sends(job: ReadJob, packet: Packet) -> bool:
     return job.va + job.offset <= packet.va and packet.va + packet.dma_length <= job.va + job.length
 
 
-def refuse(hca: "Hca", qp: Qp, syndrome: int, recv_syndrome: int, reason: str) -> None:
+def refuse(hca: "Hca", qp: Qp, syndrome: int, recv_syndrome: int, event: int, reason: str) -> None:
     """Make a NAK of the request that is expected the last answer: behind it the queue pair enters ERR (9.9.3.2).
 
     What waits is sent first, a step's worth at a time; no further request is taken meanwhile.
@@ -125,12 +125,15 @@ def refuse(hca: "Hca", qp: Qp, syndrome: int, recv_syndrome: int, reason: str) -
     hca.note("request_refused", qpn=qp.handle, nak=syndrome, why=reason)
     responder.refusing = True
     nak = acknowledgement(hca, qp, responder.epsn, syndrome, responder.msn)
-    responder.replies.append(Refusal(nak, recv_syndrome, reason))
+    responder.replies.append(Refusal(nak, recv_syndrome, event, reason))
     pump(hca, qp)
 
 
 def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
-    """Send the NAK; the receive under way fails, then the queue pair enters ERR, with an event."""
+    """Send the NAK; the receive under way fails, then the queue pair enters ERR.
+
+    An event tells what no completion can (11.6.3.3): none is due if the receive itself has an error to report.
+    """
     syndrome = refusal.nak.syndrome
     hca.count["naks"] += 1
     if syndrome == NAK_REMOTE_ACCESS:
@@ -147,7 +150,8 @@ def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
         responder.recv = None
         completion.fail_receive(hca, qp, recv, refusal.recv_syndrome)
     enter_error(hca, qp, refusal.reason)
-    completion.qp_event(hca, qp, EVENTS[syndrome])
+    if recv is None or refusal.recv_syndrome == completion.FLUSHED:
+        completion.qp_event(hca, qp, refusal.event)
 
 
 def pump(hca: "Hca", qp: Qp) -> None:
@@ -235,7 +239,7 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
 def _read_failed(hca: "Hca", qp: Qp, nak: Packet, reason: str) -> None:
     """The memory of a READ under way has gone."""
     hca.note("read_failed", qpn=qp.handle, why=reason)
-    _end(hca, qp, Refusal(nak, completion.FLUSHED, reason))
+    _end(hca, qp, Refusal(nak, completion.FLUSHED, EVENTS[nak.syndrome], reason))
 
 
 def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:

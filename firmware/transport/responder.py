@@ -23,10 +23,12 @@ from firmware.memory import (
 from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
 from firmware.queues import RecvWqe, take_receive, take_shared_receive
 from firmware.transport import account, backlog, completion, paging
+from firmware.transport.port import path_bits
 from firmware.transport.psn import HALF, PSN_MASK
 from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.transport.replies import (
     ACK_NO_CREDITS,
+    EVENTS,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_ACCESS,
     NAK_REMOTE_OPERATION,
@@ -60,12 +62,18 @@ NO_MESSAGE: Final = -1
 
 
 class RequestError(Exception):
-    """A request is refused with a NAK; `recv_syndrome` is the error of a receive that was under way."""
+    """A request is refused with a NAK; `recv_syndrome` is the error of a receive that was under way.
 
-    def __init__(self, nak: int, reason: str, recv_syndrome: int = completion.FLUSHED) -> None:
+    The host is told by an event: `wrong_access` if what the request asks for is wrong and not its opcode.
+    """
+
+    def __init__(
+        self, nak: int, reason: str, recv_syndrome: int = completion.FLUSHED, wrong_access: bool = False
+    ) -> None:
         super().__init__(reason)
         self.nak = nak
         self.recv_syndrome = recv_syndrome
+        self.event = completion.EVENT_ACCESS_ERROR if wrong_access else EVENTS[nak]
 
 
 def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
@@ -176,7 +184,9 @@ def _check_sequence(qp: Qp, responder: Responder, packet: Packet) -> None:
     elif responder.op != packet.op:
         raise RequestError(NAK_INVALID_REQUEST, "a packet continues a message that has not started")
     if not well_formed(packet, responder.mtu):
-        raise RequestError(NAK_INVALID_REQUEST, "the payload does not fit the place of the packet in its message")
+        raise RequestError(
+            NAK_INVALID_REQUEST, "the payload does not fit the place of the packet in its message", wrong_access=True
+        )
 
 
 def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -190,7 +200,7 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         if not qp.remote_rights & REMOTE_WRITE:
             raise RequestError(NAK_INVALID_REQUEST, "RDMA WRITE is not enabled")
         if packet.dma_length > MESSAGE_BYTES_MAX:
-            raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
+            raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31", wrong_access=True)
         mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE, responder.domain)
         offset = 0
         length = packet.dma_length
@@ -202,7 +212,7 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         length = responder.length
         va = responder.va
     if offset + size > length or (end and offset + size != length):
-        raise RequestError(NAK_INVALID_REQUEST, "more or less data than RETH.dma_length says")
+        raise RequestError(NAK_INVALID_REQUEST, "more or less data than RETH.dma_length says", wrong_access=True)
     recv = None
     if end and immediate is not None:
         # One that was taken before its pages were found missing serves the message that comes again.
@@ -300,7 +310,10 @@ def _finish_send(hca: "Hca", qp: Qp, responder: Responder, recv: RecvWqe, packet
 
 
 def invalidate(hca: "Hca", qp: Qp, rkey: int) -> None:
-    """The peer takes a key back that was given to it (9.4.1.1); raises RequestError if it may not."""
+    """The peer takes a key back that was given to it (9.4.1.1); raises RequestError if it may not.
+
+    DEVIATION: a NAK tells the peer at once; by the book the receive alone has the error, and the peer gets no answer.
+    """
     mkey = hca.mkeys.get(rkey >> 8)
     if (
         mkey is None
@@ -327,6 +340,7 @@ def _complete(
         extra,
         packet.solicited,
         slid=packet.slid,
+        path_bits=path_bits(hca.ports[qp.port], packet),
         sl=packet.sl,
         source_qpn=qp.remote_qpn,
         grh=0,
@@ -389,7 +403,7 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         raise RequestError(NAK_INVALID_REQUEST, "RDMA READ is not enabled")
     length = packet.dma_length
     if length > MESSAGE_BYTES_MAX:
-        raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31")
+        raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31", wrong_access=True)
     _check_resources(responder)
     va, rkey, domain = packet.va, packet.rkey, responder.domain
     remote_check(hca, qp, rkey, va, length, REMOTE_READ, domain)
@@ -417,7 +431,9 @@ def _check_resources(responder: Responder) -> None:
     """
     resources = responder.resources
     if len(resources) >= responder.resource_limit and not resources[0].answered:
-        raise RequestError(NAK_INVALID_REQUEST, "more READs and atomics outstanding than there are resources for")
+        raise RequestError(
+            NAK_INVALID_REQUEST, "more READs and atomics outstanding than there are resources for", wrong_access=True
+        )
 
 
 def _remember(responder: Responder, resource: Resource) -> None:
@@ -435,7 +451,7 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     _check_resources(responder)
     va = packet.va
     if va & 7:
-        raise RequestError(NAK_INVALID_REQUEST, "the address of an atomic is a multiple of 8")
+        raise RequestError(NAK_INVALID_REQUEST, "the address of an atomic is a multiple of 8", wrong_access=True)
     mkey = remote_check(hca, qp, packet.rkey, va, 8, REMOTE_ATOMIC, responder.domain)
     assert mkey is not None
     original = int.from_bytes(remote_read(hca, mkey, va, 8), "little")
@@ -454,4 +470,4 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
 
 
 def _refuse(hca: "Hca", qp: Qp, error: RequestError) -> None:
-    refuse(hca, qp, error.nak, error.recv_syndrome, str(error))
+    refuse(hca, qp, error.nak, error.recv_syndrome, error.event, str(error))

@@ -53,6 +53,9 @@ def go_back(hca: "Hca", qp: Qp) -> None:
     requester.retries_left -= 1
     hca.count["retransmits"] += 1
     hca.note("retransmit", qpn=qp.handle, psn=requester.una & 0xFFFFFF, retries_left=requester.retries_left)
+    if requester.ack_timer is not None:
+        # What is sent again has all its time (9.7.6.1.3).
+        hca.timers.cancel(requester.ack_timer)
     rewind(qp)
     run_soon(hca, qp)
 

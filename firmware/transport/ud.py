@@ -18,6 +18,7 @@ from firmware.transport.port import (
     Port,
     gid_at,
     is_own_gid,
+    path_bits,
     pkey_at,
     pkeys_match,
     transmit,
@@ -260,7 +261,6 @@ def _deliver(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe
         return
     hca.count["rx_ud_packets"] += 1
     hca.count["rx_ud_bytes"] += len(packet.payload)
-    unicast = packet.dlid < MULTICAST_LID_FIRST
     immediate = packet.immediate
     alive = completion.complete_receive(
         hca,
@@ -271,7 +271,7 @@ def _deliver(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe
         packet.pkey if immediate is None else immediate,
         packet.solicited,
         packet.slid,
-        packet.dlid & (1 << hca.ports[port_number].lmc) - 1 if unicast else 0,
+        path_bits(hca.ports[port_number], packet),
         packet.sl,
         packet.src_qp,
         completion.GRH_IN_BUFFER if grh is not None else 0,

@@ -1,7 +1,8 @@
 """Registration by work request (UMR): a WQE that changes a memory key in its turn of the send queue.
 
 Fast registration, local invalidate, memory window bind and the driver's own registration queue are this one WQE. The
-key is found by its index: the WQE may carry the key's new variant. Everything is checked before anything is changed.
+key is found by its index: a WQE that gives it out may carry its new variant. Everything is checked before anything is
+changed.
 """
 
 from struct import Struct
@@ -121,6 +122,9 @@ def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMke
             raise UmrError(BIND, "umr: only the registration queue moves keys between domains")
     elif mask >> MkeyMask.PD & 1 and hca.pds.get(segment.pd) is None:
         raise UmrError(BIND, "umr: no such protection domain")
+    if not qp.exempt_from_pd and mask >> MkeyMask.FREE & 1 and segment.free and key & 0xFF != mkey.variant:
+        # A key that is taken back is named as it is; one that is given out, by what it will be.
+        raise UmrError(BIND, "umr: the key to invalidate has another variant by now")
     if ctrl.check_free == UmrCheckFree.FAIL_IF_NOT_FREE and not mkey.free:
         raise UmrError(BIND, "umr: the key is in use")
     if ctrl.check_free == UmrCheckFree.FAIL_IF_FREE and mkey.free:

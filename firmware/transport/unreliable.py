@@ -16,6 +16,7 @@ from firmware.memory import (
 from firmware.objects import REMOTE_WRITE
 from firmware.queues import take_receive
 from firmware.transport import backlog, completion
+from firmware.transport.port import path_bits
 from firmware.transport.psn import PSN_MASK
 from firmware.transport.qp import RTR, Qp, Responder
 from firmware.transport.segment import MESSAGE_BYTES_MAX, well_formed
@@ -66,6 +67,7 @@ def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
 def _check(responder: Responder, packet: Packet) -> None:
     if packet.start:
         # Whatever was under way is given up (9.8.2.2.2); a receive that it had taken serves the new message.
+        # DEVIATION: also one of a shared queue, which would complete in error.
         responder.op = NO_MESSAGE
         responder.offset = 0
     elif packet.psn != responder.epsn or responder.op != packet.op:
@@ -175,6 +177,7 @@ def _finish(
         packet.immediate or 0,
         packet.solicited,
         slid=packet.slid,
+        path_bits=path_bits(hca.ports[qp.port], packet),
         sl=packet.sl,
         source_qpn=qp.remote_qpn,
         inline=inline,

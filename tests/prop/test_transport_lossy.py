@@ -131,7 +131,9 @@ def register(side: Side, mkey: Mkey, free: int, ce: int, fence: int) -> None:
     mask = 1 << MkeyMask.FREE | 1 << MkeyMask.KEY
     ctrl = UmrCtrlSegment(inline=1, mkey_mask=mask)
     segment = UmrMkeySegment(mkey_7_0=mkey.variant + 1 & 0xFF, free=free)
-    side.end.post(WqeOpcode.UMR, ctrl.to_bytes() + segment.to_bytes(), imm=mkey.handle << 8, ce=ce, fence=fence)
+    side.end.post(
+        WqeOpcode.UMR, ctrl.to_bytes() + segment.to_bytes(), imm=mkey.handle << 8 | mkey.variant, ce=ce, fence=fence
+    )
 
 
 def act(world: World, me: Side, peer: Side, step: Step) -> None:

@@ -102,7 +102,7 @@ def test_a_program_can_invalidate_its_key_and_no_more() -> None:
     a.qp.context.fre = 0
     mkey = free_key(world.a)
     mkey.free = False
-    umr(a, mkey, mask=1 << MkeyMask.FREE, free=1)
+    umr(a, mkey, mask=1 << MkeyMask.FREE, free=1, variant=mkey.variant)
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
     assert mkey.free
     umr(a, mkey, mask=1 << MkeyMask.FREE, free=0)

@@ -95,6 +95,21 @@ def test_progress_starts_the_timeout_anew() -> None:
     assert world.a.hca.count["retransmits"] == 1
 
 
+def test_what_is_sent_again_has_all_its_time() -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.pass_time(200_000_000)
+    world.fault = lambda packet: [packet] if packet.syndrome == NAK_SEQUENCE else []
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=NAK_SEQUENCE)
+    world.settle()
+    assert sent(world, "WRITE") == 2
+    world.pass_time(200_000_000)
+    assert sent(world, "WRITE") == 2
+    world.pass_time(100_000_000)
+    assert sent(world, "WRITE") == 3
+
+
 def test_nothing_outstanding_needs_no_timeout() -> None:
     world, a, b = pair()
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)

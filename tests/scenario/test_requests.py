@@ -5,13 +5,14 @@ import pytest
 from firmware.objects import MulticastGroup
 from firmware.transport.psn import HALF, distance, extend
 from tests.scenario.tools import FIRST, inject, sent
-from tests.scenario.world import ERR, RTS, ST_UD, End, SharedQueue, World, pair
-from vhca.wire.connectx.cqe import CqeSyndrome
+from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, End, SharedQueue, World, pair
+from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome
 from vhca.wire.connectx.wqe import WqeOpcode
-from vhca.wire.packet import MULTICAST_LID_FIRST, READ_REQUEST, SEND, UD, WRITE, Grh, Packet
+from vhca.wire.packet import FETCH_ADD, MULTICAST_LID_FIRST, READ_REQUEST, SEND, UD, WRITE, Grh, Packet
 
 GROUP = bytes.fromhex("ff12401bffff000000000000ffffffff")
 NAK_INVALID = "syn=0x61"
+INVALID_REQUEST, ACCESS_ERROR = 0x10, 0x11
 
 
 def test_the_far_side_of_the_circle_is_behind() -> None:
@@ -68,6 +69,52 @@ def test_a_read_inside_a_message_is_refused() -> None:
     inject(world, b, op=SEND, psn=FIRST, payload=bytes(1024), end=False)
     inject(world, b, op=READ_REQUEST, psn=FIRST + 1, va=b.buffer(8), rkey=b.card.key, dma_length=8)
     assert NAK_INVALID in world.ladder[-1]
+
+
+@pytest.mark.parametrize(
+    ("event", "fields"),
+    [
+        (INVALID_REQUEST, {"op": WRITE, "start": False}),
+        (INVALID_REQUEST, {"op": SEND, "start": False, "payload": b"x"}),
+        (INVALID_REQUEST, {"op": 8}),
+        (ACCESS_ERROR, {"op": WRITE, "rkey": 0x999900, "dma_length": 1, "payload": b"x"}),
+        (ACCESS_ERROR, {"op": WRITE, "dma_length": 2, "payload": b"x"}),
+        (ACCESS_ERROR, {"op": WRITE, "dma_length": 2048, "payload": bytes(1000), "end": False}),
+        (ACCESS_ERROR, {"op": WRITE, "dma_length": (1 << 31) + 1, "payload": bytes(1024), "end": False}),
+        (ACCESS_ERROR, {"op": READ_REQUEST, "dma_length": (1 << 31) + 1}),
+        (ACCESS_ERROR, {"op": FETCH_ADD, "va": 4}),
+    ],
+)
+def test_an_event_tells_wrong_opcodes_from_wrong_accesses(event: int, fields: dict[str, object]) -> None:
+    world, _, b = pair()
+    b.post_recv(b.buffer(8), 8)
+    inject(world, b, **{"psn": FIRST, "va": b.buffer(8), "rkey": b.card.key, **fields})
+    assert b.card.events() == [(event, b.qpn)]
+    assert b.qp.state == ERR
+
+
+def test_what_the_receive_s_completion_tells_needs_no_event() -> None:
+    world, a, b = pair()
+    b.post_recv(b.buffer(8), 8, key=0x999900)
+    a.send(a.buffer(8), 8)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_OP_ERR]
+    assert [c.syndrome for c in b.recv_cq.poll()] == [CqeSyndrome.LOCAL_PROT_ERR]
+    assert b.card.events() == []
+
+
+@pytest.mark.parametrize("service", [ST_RC, ST_UC])
+def test_a_completion_says_to_which_lid_of_the_port_a_message_came(service: int) -> None:
+    world = World()
+    world.b.port.lid, world.b.port.lmc = 8, 2
+    a, b = End(world.a, service), End(world.b, service)
+    a.connect(b, path_rlid=10)
+    b.connect(a)
+    b.post_recv(b.buffer(8), 8)
+    a.send(a.buffer(8), 8)
+    world.settle()
+    assert len(b.recv_cq.poll()) == 1
+    assert Cqe64.from_bytes(b.recv_cq.raw(0)).ml_path == 2
 
 
 @pytest.mark.parametrize("fields", [{"count": 2}, {"start": False}, {"end": False}, {"payload": b"x"}])

@@ -325,7 +325,8 @@ def test_local_invalidate_of_a_key_that_no_queue_pair_owns() -> None:
     world, _, b = pair()
     mkey = free_key(world.b, MODE_KLM)
     configure(b, mkey, struct.pack(">IIQ", 64, world.b.key, b.buffer(64)) + bytes(48), 64)
-    umr(b, mkey, mask=1 << MkeyMask.FREE | 1 << MkeyMask.QPN, free=1, check_qpn=1, qpn=0xFFFFFF)
+    umr(b, mkey, mask=1 << MkeyMask.FREE | 1 << MkeyMask.QPN, free=1, check_qpn=1, qpn=0xFFFFFF,
+        variant=mkey.variant)  # fmt: skip
     assert [c.syndrome for c in b.send_cq.poll()] == [0, 0]
     assert mkey.free
 
@@ -347,3 +348,15 @@ def test_a_registration_that_moves_nothing_keeps_what_is_known_of_the_pages() ->
         assert direct(mkey, START + 0x1000) == 0x10000
     umr(queue, mkey, mask=0, payload=entries([0x50000] * PAGES))
     assert direct(mkey, START + 0x1001) == 0x50001
+
+
+@pytest.mark.parametrize("mask", [1 << MkeyMask.FREE, 1 << MkeyMask.FREE | 1 << MkeyMask.KEY])
+def test_a_key_is_taken_back_by_its_present_name_only(mask: int) -> None:
+    world, _, b = pair()
+    mkey = free_key(world.b)
+    register(b, mkey, [world.b.alloc(4096) for _ in range(PAGES)])
+    register(b, mkey, [world.b.alloc(4096) for _ in range(PAGES)], variant=0x12, check_free=0)
+    # The name of the registration before that.
+    umr(b, mkey, mask=mask, free=1, variant=0x11)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0, 0, CqeSyndrome.MW_BIND_ERR]
+    assert (mkey.free, mkey.variant) == (False, 0x12)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.commands.srq import arm_limit
 from firmware.hca import Hca
 from firmware.objects import CQ_FIRED, Cq, Eq, Srq
 from firmware.pages import packed
@@ -241,6 +242,23 @@ def test_a_shared_queue_follows_its_links_and_reports_its_limit_once(hca: Hca) -
     limits = [effect for effect in effects(hca) if isinstance(effect, EntryWrite)]
     assert len(limits) == 1
     assert limits[0].data[1] == 0x14
+
+
+@pytest.mark.parametrize(("posted", "fires"), [(0, True), (1, True), (2, False), (3, False)])
+def test_a_limit_that_is_armed_too_late_fires_at_once(hca: Hca, posted: int, fires: bool) -> None:
+    srq = Srq(kind=0, buffer=buffer(4 << 5), log_size=2, log_stride=5, dbr_addr=RECORD, pd=1)
+    hca.srqs.add(srq)
+    hca.eqs.add(Eq(buffer=buffer(64 << 4, 0x40000), log_size=4, vector=0, event_mask=1 << 0x14))
+    hca.memory.write(RECORD, posted.to_bytes(4, "big"))
+    arm_limit(hca, srq, 2)
+    assert len(effects(hca)) == fires
+    assert srq.limit == (0 if fires else 2)
+    # Disarmed, and where there is no record to read.
+    arm_limit(hca, srq, 0)
+    srq.dbr_addr = 1 << 50
+    arm_limit(hca, srq, 1)
+    assert effects(hca) == []
+    assert srq.limit == 1
 
 
 def events_of(hca: Hca) -> int:
