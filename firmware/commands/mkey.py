@@ -125,7 +125,7 @@ def _load_umem(hca: Hca, mkey: Mkey, request: Command[cmd.CreateMkeyIn]) -> None
     mkey.mtts = umem.pages[first * ENTRY_BYTES : (first + count) * ENTRY_BYTES]
 
 
-def _load_translation(mkey: Mkey, tail: bytes, octwords: int, has_rights: bool) -> None:
+def _load_translation(mkey: Mkey, tail: memoryview, octwords: int, has_rights: bool) -> None:
     if mkey.mode == MODE_MTT:
         if not 12 <= mkey.log_page_size <= (MAX_LOG_PAGE_PAGED if has_rights else MAX_LOG_PAGE):
             refuse(Status.BAD_PARAM, "mkc.log_page_size: 12 is the smallest page")
@@ -143,7 +143,7 @@ def _load_translation(mkey: Mkey, tail: bytes, octwords: int, has_rights: bool) 
         return
     if octwords * KLM_BYTES > len(tail):
         refuse(Status.BAD_INP_LEN, "memory entries are shorter than translations_octword_actual_size")
-    entries = tail[: octwords * KLM_BYTES]
+    entries = bytes(tail[: octwords * KLM_BYTES])
     if mkey.mode == MODE_KLM:
         mkey.klms = entries
         return

@@ -47,9 +47,9 @@ class Command(Generic[I]):
     out_size: int
 
     @property
-    def tail(self) -> bytes:
-        """What follows the fixed part of the input: page lists, register data, memory key entries."""
-        return self.data[self.view.SIZE :]
+    def tail(self) -> memoryview:
+        """What follows the fixed part of the input: page lists, register data, memory key entries. Not to be kept."""
+        return memoryview(self.data)[self.view.SIZE :]
 
 
 Handler = Callable[[Hca, Command[I]], Layout | bytes]
@@ -142,8 +142,8 @@ def _dispatch(hca: Hca, opcode: int, data: bytes, out_size: int) -> bytes:
     return result if isinstance(result, bytes) else result.to_bytes()
 
 
-def page_list(tail: bytes, count: int) -> bytes:
+def page_list(tail: memoryview, count: int) -> bytes:
     """The first `count` entries of a page list, packed as they came; refuses a short list."""
     if count * ENTRY_BYTES > len(tail):
         refuse(Status.BAD_INP_LEN, "page list is shorter than the queue needs")
-    return tail[: count * ENTRY_BYTES]
+    return bytes(tail[: count * ENTRY_BYTES])

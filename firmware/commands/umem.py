@@ -67,7 +67,7 @@ def release_umems(obj: HcaObject) -> None:
     obj.umems = (None, None)
 
 
-def queue_buffer(tail: bytes, log_page_size: int, page_offset: int, size_bytes: int) -> QueueBuffer:
+def queue_buffer(tail: memoryview, log_page_size: int, page_offset: int, size_bytes: int) -> QueueBuffer:
     """The buffer that a context and a page list describe.
 
     `log_page_size` counts from 4 KiB, `page_offset` in 64ths of a page.
