@@ -28,12 +28,16 @@ def register(machine: Machine, number: int, data: bytes) -> None:
     machine.run(Op.ACCESS_REG, header, data, out_size=16 + len(data), op_mod=0)
 
 
-def leave_traces(machine: Machine) -> None:
+def name_and_capabilities(machine: Machine) -> None:
     register(machine, RegisterId.NODE_DESC, b"\x1b[31mowned by tenant A".ljust(64, b"\0"))
     pcap = registers.PcapReg(
         local_port=1, port_capability_mask=(w.CAP_IS_SM | w.CAP_TRAP).to_bytes(4, "big") + bytes(12)
     )
     register(machine, RegisterId.PCAP, pcap.to_bytes())
+
+
+def leave_traces(machine: Machine) -> None:
+    name_and_capabilities(machine)
     assert machine.local(METHOD_SET, w.P_KEY_TABLE, 0, b"\xff\xff\x81\x23".ljust(64, b"\0")).status == 0
     assert machine.local(METHOD_SET, w.GUID_INFO, 0, b"\x77" * 16).status == 0
     assert machine.local(METHOD_SET, w.SL_TO_VL, 0, b"\0" * 8).status == 0
@@ -127,3 +131,14 @@ def test_a_hosts_own_pkeys_are_set_back(pair: tuple[Machine, Machine]) -> None:
     machine.pass_time(11)
     assert machine.local(METHOD_GET, w.P_KEY_TABLE).data == before
     assert machine.bench.fabric.counters()["sm.changed_pkeys"] == 1
+
+
+@pytest.mark.parametrize("reason", ["device", "flr", "software"])
+def test_a_reset_forgets_name_and_capabilities_of_a_driver(pair: tuple[Machine, Machine], reason: str) -> None:
+    machine, _ = pair
+    fresh = identity(machine)
+    name_and_capabilities(machine)
+    assert identity(machine) != fresh
+    machine.reset(reason)
+    machine.pass_time(4)
+    assert identity(machine) == fresh

@@ -1,6 +1,6 @@
 """A guest asks the SA for what is another's, for more than its share, or without end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -216,6 +216,30 @@ def test_a_table_is_made_and_sent_in_pieces_whatever_window_is_asked_for() -> No
     bench.run()
     assert len(card.inbox) == 1 + 64, "a window has an end"
     assert watch.most <= 4
+
+
+def test_a_few_records_are_looked_at_in_a_turn() -> None:
+    bench = SaBench(2)
+    fill(bench, bench.cards)
+    card = bench.cards[0]
+    looked = 0
+    most = 0
+    every = bench.fabric.administration.services.all
+
+    def counted(now_ns: int) -> Iterator[ServiceRecord]:
+        nonlocal looked
+        for record in every(now_ns):
+            looked += 1
+            yield record
+
+    bench.fabric.administration.services.all = counted  # type: ignore[method-assign]
+    post(bench, card, [query(m.METHOD_GET_TABLE, sa.SERVICE_RECORD)])
+    while bench.turns._queue:
+        before = looked
+        bench.turns._queue.popleft()()
+        most = max(most, looked - before)
+    assert looked == 2 * bench.fabric.administration.services.share
+    assert most <= 16
 
 
 def test_one_who_asks_without_end_does_not_hold_up_another() -> None:

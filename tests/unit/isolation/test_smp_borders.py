@@ -8,8 +8,10 @@ import pytest
 from firmware.mads import packets
 from tests.unit.fabric.bench import Bench, Card
 from tests.unit.isolation.smps import Forger
+from vhca.fabric.link import Link
 from vhca.fabric.multicast import IPOIB_BROADCAST
 from vhca.fabric.subnet_manager import LIGHT_SWEEP_NS
+from vhca.fabric.switch import Switch
 from vhca.fabric.transactions import Request, Transactions, Work
 from vhca.wire import mad as m
 from vhca.wire import sa
@@ -405,3 +407,68 @@ def test_a_port_that_stays_silent_puts_no_repair_off() -> None:
     stage.attacker.silent = True
     stage.bench.pass_time(60)
     assert stage.bench.fabric.counters()["sm.light_sweeps"] >= 5
+
+
+def test_traps_of_one_moment_are_one_reason_to_sweep() -> None:
+    stage = Stage(None)
+    counters = stage.bench.fabric.counters
+    sweeps = counters()["sm.heavy_sweeps"]
+    for _ in range(100):
+        stage.attacker.port.send(capability_trap(stage.attacker))
+    stage.bench.run()
+    assert sweeps < counters()["sm.heavy_sweeps"] <= sweeps + 4
+    sweeps = counters()["sm.heavy_sweeps"]
+    stage.other.port.send(capability_trap(stage.other))
+    stage.bench.run()
+    assert counters()["sm.heavy_sweeps"] == sweeps + 1, "another's trap does not wait for that"
+
+
+def test_a_silent_port_is_asked_fewer_times_the_next_time() -> None:
+    stage = Stage(None)
+    stage.attacker.silent = True
+    counters = stage.switch.ports[1].counters
+    asked = []
+    for _ in range(2):
+        before = counters.xmit_pkts
+        stage.bench.fabric.manager.sweep()
+        stage.bench.pass_time(1.1)
+        asked.append(counters.xmit_pkts - before)
+    assert asked[0] == 5
+    # Everybody else waits for that; some more come from the sweeps that look again.
+    assert asked[1] <= 4
+
+
+def test_a_switch_that_has_its_key_is_found_again_by_a_manager_that_took_it_for_a_card() -> None:
+    stage = Stage(None)
+    bench = stage.bench
+    second = Switch(bench.turns.call_soon, 0xBB, 4, "second")
+    cable = Link(bench.turns.call_soon, lambda _delay, _fn: None, "first", "second")
+    stage.switch.free_port().plug(cable.a)
+    second.free_port().plug(cable.b)
+    bench.run()
+    assert second.ports[0].info.mkey == bench.fabric.manager.keys.switches
+    bench.fabric.manager._trunks.clear()
+    bench.fabric.manager.sweep()
+    bench.pass_time(1.05)
+    assert 0xBB not in bench.fabric.manager.topology.nodes
+    bench.pass_time(5)
+    assert 0xBB in bench.fabric.manager.topology.nodes
+
+
+def test_thanks_for_a_trap_carry_the_key_of_the_port() -> None:
+    stage = Stage(None)
+    thanks: list[Smp] = []
+    card = stage.other
+    serve = card.receive
+
+    def watch(packet: Packet) -> None:
+        smp = Smp.from_bytes(packet.payload)
+        if smp.method == m.METHOD_TRAP_REPRESS:
+            thanks.append(smp)
+        serve(packet)
+
+    card.port.attach(watch, card.link_changed)
+    card.port.send(capability_trap(card))
+    stage.bench.run()
+    assert [smp.mkey for smp in thanks] == [card.sma.port(1).info.mkey]
+    assert card.sma.port(1).info.mkey_violations == 0
