@@ -24,12 +24,12 @@ OBJECT_BYTES: Final[dict[str, int]] = {
     "mkey": 1024,
     "srq": 1280,
     # Contexts, both sides' state, and the part of the send queue that was fetched ahead.
-    "qp": 10240,
+    "qp": 8192,
     "dct": 2048,
     "reserved_qpns": 512,
 }
 # A connection of a DC target is a queue pair without queues.
-CONNECTION_BYTES: Final = 8192
+CONNECTION_BYTES: Final = 6144
 MULTICAST_GROUP_BYTES: Final = 1024
 MULTICAST_MEMBER_BYTES: Final = 64
 # A send work request that is fetched and not completed; an executed READ or atomic that may come again; an answer that

@@ -186,12 +186,12 @@ class Responder:
     # Bytes that the card's budget counts for `resources`, and how many of `replies` it counts.
     resource_bytes: int = 0
     charged: int = 0
-    resources: deque[Resource] = field(default_factory=deque)
+    resources: list[Resource] = field(default_factory=list)
     replies: "deque[ReadJob | AtomicJob | Refusal | Packet]" = field(default_factory=deque)
     refusing: bool = False
     paging: bool = False
     stalled: bool = False
-    held: "deque[tuple[int, Packet]]" = field(default_factory=deque)
+    held: "list[tuple[int, Packet]]" = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)

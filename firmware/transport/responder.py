@@ -440,7 +440,7 @@ def _remember(responder: Responder, resource: Resource) -> None:
     resources = responder.resources
     resources.append(resource)
     while len(resources) > responder.resource_limit:
-        resources.popleft()
+        del resources[0]
 
 
 def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:

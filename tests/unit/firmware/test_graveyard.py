@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from firmware.budget import OBJECT_BYTES
 from firmware.graveyard import PIECE, Graveyard
 from firmware.transport.qp import Qp
 from tests.bench.bench_memory import Rounds
@@ -60,7 +61,7 @@ def test_a_reset_frees_queue_pairs_in_turns() -> None:
     before = queue_pairs()
     for _ in range(2 * PIECE):
         rounds.send(rounds.create())
-    assert rounds.hca.budget.used > 2 * PIECE * 10240
+    assert rounds.hca.budget.used > 2 * PIECE * OBJECT_BYTES["qp"]
     driver.at_once = False
     driver.board.reset("flr")
     assert rounds.hca.budget.used == 0
