@@ -298,6 +298,27 @@ def test_what_comes_before_a_reply_is_bounded(rig: Rig, client: Client) -> None:
     assert rig.server.connected
 
 
+def test_a_flood_with_messages_in_between_gets_one_slice_a_round(rig: Rig, client: Client) -> None:
+    """Each unanswered message leaves something to be taken up again, but not once more each time."""
+    client.dma_map(0, PAGE)
+    reads = iter(range(1 << 30))
+
+    def on_write(*access: object) -> None:
+        time.sleep(0.0001)
+        if next(reads) % 200 == 0:
+            with contextlib.suppress(DmaError):
+                rig.server.dma.read(0, 4)
+
+    rig.device.on_write = on_write
+    client.sock.setblocking(False)
+    while rig.server.counters["dma_overtaken"] < 8:
+        with contextlib.suppress(BlockingIOError):
+            client.sock.send(posted(0) * 1000)
+        rig.loop.run_once(0)
+        # the next slice, and the end of the round of a message
+        assert len(rig.loop._later) <= 2
+
+
 def test_what_came_behind_a_reply_is_handled_soon(rig: Rig, client: Client) -> None:
     """DMA from a timer or a packet: no wake-up of the socket is left for what was read along."""
     client.dma_map(0, PAGE)
@@ -305,7 +326,7 @@ def test_what_came_behind_a_reply_is_handled_soon(rig: Rig, client: Client) -> N
     client.post_raw(posted(0) + answer + posted(8) + read(3))
     assert rig.server.dma.read(0, 4) == b"1234"
     assert [offset for _, offset, _ in rig.device.writes] == [0]
-    rig.loop.run_once(0)
+    rig.step()
     assert [offset for _, offset, _ in rig.device.writes] == [0, 8]
     assert client.receive().command == Command.DMA_READ
     assert client.receive().message_id == 3

@@ -102,6 +102,7 @@ class Connection:
         # Messages handled in this round of the loop while DMA messages waited.
         self._ahead = 0
         self._round_open = False
+        self._resume_waits = False
         self._listening = False
         self._listen(True)
 
@@ -160,10 +161,14 @@ class Connection:
         return False
 
     def _resume_soon(self) -> None:
-        self._loop.call_later(0, self._resume)
+        """Ask for one slice in the next round, however often this is called until then."""
+        if not self._resume_waits:
+            self._resume_waits = True
+            self._loop.call_later(0, self._resume)
 
     def _resume(self) -> None:
-        if not self._listening and not self.lost:
+        self._resume_waits = False
+        if not self.lost:
             self._turn()
 
     def _listen(self, wanted: bool) -> None:
@@ -458,7 +463,7 @@ class Connection:
         self._patience.new_round()
         if self._have > self._pos and not self.lost:
             # What came before a reply that was waited for has been handled, what came behind it has not.
-            self._turn()
+            self._resume_soon()
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait for something to read, or for room to write what waits; False if the time is over."""
