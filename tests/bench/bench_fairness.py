@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import tests.bench.socket_loads  # noqa: F401 (adds its loads)
 from tests.bench.fairness_loads import HOSTILE, LEGITIMATE, Load, Stage
 from tests.support.remote import RemoteDriver
 from tests.wire.client import Client
