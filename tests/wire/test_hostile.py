@@ -410,3 +410,32 @@ def test_a_server_without_descriptors_accepts_later(tmp_path: Path, monkeypatch:
     waiting.close()
     card.close()
     loop.close()
+
+
+def test_clients_do_not_fill_the_log(
+    rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by one message after the other, nor by one connection after the other."""
+    monkeypatch.setattr(server, "LOG_LINES_PER_S", 0)
+    for _ in range(5):
+        client = rig.connect()
+        client.negotiate()
+        for _ in range(server.LOG_LINES // 2):
+            rig.connect()
+            with pytest.raises(OSError, match="Invalid argument"):
+                client.region_read(0, 1 << 40, 4)
+        client.close()
+    assert rig.server.counters["refused"] == rig.server.counters["clients_refused"] == 5 * server.LOG_LINES // 2
+    assert len(caplog.records) == server.LOG_LINES + 1
+
+
+def test_the_log_has_room_again_after_a_while(
+    rig: Rig, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LOG_LINES_PER_S", 0)
+    for _ in range(2 * server.LOG_LINES):
+        rig.connect()
+    monkeypatch.setattr(server, "LOG_LINES_PER_S", 1e9)
+    caplog.clear()
+    rig.connect()
+    assert "a second client" in caplog.text

@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,9 +36,10 @@ MAX_PATH_BYTES: Final = 107
 """The longest name of a unix socket on Linux."""
 ACCEPT_PAUSE_S: Final = 0.2
 """Before the next try, when descriptors or memory had run out."""
-LOG_LINES_PER_CLIENT: Final = 100
-"""A client can provoke a line with every message."""
-
+LOG_LINES: Final = 100
+"""A client can provoke a line with every message, and by connecting again: so many at once ..."""
+LOG_LINES_PER_S: Final = 0.2
+"""... and so many in each second."""
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -87,7 +89,8 @@ class Server:
         self._listener: socket.socket | None = None
         self._socket_identity: tuple[int, int] | None = None
         self._connection: Connection | None = None
-        self._log_lines = 0
+        self._log_lines: float = LOG_LINES
+        self._logged_at = 0.0
 
     # --- life ----------------------------------------------------------------------------------------
 
@@ -116,11 +119,10 @@ class Server:
             self.disconnect()
         if self._connection is not None:
             self.counters["clients_refused"] += 1
-            log.warning("%s: a second client was turned away", self._name)
+            self._log("a second client was turned away", None)
             sock.close()
             return
         self.counters["clients"] += 1
-        self._log_lines = 0
         session = self._session_type(
             self.device,
             self.dma,
@@ -209,11 +211,15 @@ class Server:
             self._loop.add_reader(self._listener, self._accept)
 
     def _log(self, text: str, error: BaseException | None) -> None:
-        self._log_lines += 1
-        if self._log_lines <= LOG_LINES_PER_CLIENT:
+        now = time.monotonic()
+        lines = min(LOG_LINES, self._log_lines + (now - self._logged_at) * LOG_LINES_PER_S)
+        self._logged_at = now
+        if lines >= 1:
+            lines -= 1
             log.warning("%s: %s", self._name, text, exc_info=error)
-        if self._log_lines == LOG_LINES_PER_CLIENT:
-            log.warning("%s: no more lines about this client; see the counters", self._name)
+            if lines < 1:
+                log.warning("%s: so many lines that some are left out from here on; see the counters", self._name)
+        self._log_lines = lines
 
 
 def _listen(path: Path) -> socket.socket:
