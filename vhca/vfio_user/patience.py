@@ -13,8 +13,8 @@ from typing import Final
 ROUND_S: Final = 0.05
 """Waiting in one round of the loop, all messages together."""
 FREE_S: Final = 0.001
-ACCOUNT_S: Final = 0.25
-REFILL: Final = 0.05
+ACCOUNT_S: Final = 0.5
+REFILL: Final = 0.1
 """Seconds that come back to the account in each second: the share of all time that slow clients can take."""
 
 
