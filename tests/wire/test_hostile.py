@@ -144,6 +144,19 @@ def test_refused_commands_are_served_in_slices(rig: Rig, client: Client) -> None
         assert client.receive().errno == errno.EINVAL
 
 
+def test_a_failure_in_the_middle_of_messages_ends_the_connection(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would go on with what is left of them, or with nobody listening."""
+    monkeypatch.setattr(rig.server._connection, "_dispatch", lambda *message: bytes(1 << 62))
+    client.post_raw(read(1))
+    with pytest.raises((MemoryError, OverflowError)):
+        rig.loop.run_once(0)
+    rig.step()
+    assert not rig.server.connected
+    assert rig.connect().negotiate()
+
+
 def test_a_client_that_leaves_between_two_slices(rig: Rig, client: Client) -> None:
     rig.device.on_write = lambda *access: time.sleep(0.001)
     client.post_raw(posted(0) * 20)

@@ -134,7 +134,12 @@ class Connection:
             self._resume_soon()
             return
         begin = time.monotonic()
-        in_time = self._serve(begin + SLICE_S)
+        try:
+            in_time = self._serve(begin + SLICE_S)
+        except BaseException:
+            # Out of memory, for example: half a message may be gone, so there is nothing to go on with.
+            self._lose()
+            raise
         if time.monotonic() - begin > SLOW_WAKE_S:
             self._counters["slow_wake"] += 1
         if self.lost:

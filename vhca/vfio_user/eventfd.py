@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import logging
 import os
@@ -128,8 +129,12 @@ class Signaller:
         # Results of earlier requests fill the ring, most likely.
         reap = _system_call(ctypes.c_ulong, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
         reap(self._getevents, self._context, 0, _REAP, ctypes.addressof(self._results), None)
-        if self._send() != 1:
+        if self._send() == 1:
+            return
+        if ctypes.get_errno() != errno.EAGAIN:
             raise OSError(ctypes.get_errno(), "io_submit")
+        # The kernel has no memory for a request; an interrupt that is lost would be worse than the risk of waiting.
+        _write(fd)
 
 
 def _not_open() -> int:

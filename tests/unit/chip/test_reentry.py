@@ -1,7 +1,10 @@
 """Guest memory that lets the host's next accesses in while it is read, as DMA by messages does."""
 
+import pytest
+
 from tests.support.driver import Driver
 from vhca.chip.board import WAITING_ACCESSES
+from vhca.chip.command_queue import PATIENCE
 from vhca.wire.connectx.cmd import Op
 
 
@@ -67,3 +70,27 @@ def test_a_board_says_when_too_much_waits_behind_a_step() -> None:
     assert seen == [False, True]
     driver.run_deferred()
     assert not board.overloaded
+
+
+def test_a_queue_that_moves_while_its_commands_run_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The host writes the queue's address at such a moment, again and again: its fault, and worth a line at times."""
+    driver = Driver()
+    driver.probe()
+    board = driver.board
+    handle = board.firmware.handle
+    address = driver.queue.to_bytes(8, "big")
+    entry = driver.memory.read(driver.queue, 64)
+
+    def moving(event: object, now_ns: int, out: list[object]) -> None:
+        board.bar0.write(0x10, address[:4])
+        board.bar0.write(0x14, address[4:])
+        handle(event, now_ns, out)  # type: ignore[arg-type]
+
+    board.firmware.handle = moving  # type: ignore[method-assign, assignment]
+    for _ in range(1000):
+        driver.memory.write(driver.queue, entry[:63] + b"\x01")
+        board.bar0.write(0x18, (1).to_bytes(4, "big"))
+        driver.run_deferred()
+    lines = [record for record in caplog.records if "its queue has gone" in record.message]
+    assert PATIENCE <= len(lines) <= PATIENCE + 10
+    assert {record.levelname for record in lines} == {"WARNING"}

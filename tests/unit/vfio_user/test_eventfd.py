@@ -1,5 +1,7 @@
 """Signalling of eventfds whose other owner does not want it to end."""
 
+import ctypes
+import errno
 import gc
 import os
 import signal
@@ -58,6 +60,19 @@ def test_other_descriptors_are_refused(signaller: Signaller) -> None:
     reader, writer = os.pipe()
     with closing(reader, writer), pytest.raises(OSError, match="io_submit"):
         signaller.signal(writer)
+
+
+def test_a_kernel_without_memory_loses_no_signal(signaller: Signaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    signaller.open()
+
+    def no_memory() -> int:
+        ctypes.set_errno(errno.EAGAIN)
+        return -1
+
+    monkeypatch.setattr(signaller, "_send", no_memory)
+    with closing(*eventfds(1)) as (fd,):
+        signaller.signal(fd)
+        assert fired(fd) == 1
 
 
 def test_open_and_close_may_be_repeated(signaller: Signaller) -> None:
