@@ -10,7 +10,7 @@ SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-memory bench-fairness fuzz conformance validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-memory bench-fairness fuzz soak conformance validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -68,6 +68,9 @@ bench-fairness: $(STAMP) ## how long an idle card's register access waits while 
 
 bench-memory: $(STAMP) ## memory before and after 100,000 rounds of create, send and destroy (two minutes)
 	$(BIN)/python -m tests.bench.bench_memory --rounds 100000
+
+soak: $(STAMP) ## 500 driver reloads, 100 machine resets on one rack: memory, descriptors, objects stay flat; LOOPS="--reloads 20 --resets 5"
+	$(BIN)/python -m tests.soak $(LOOPS)
 
 conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
 	$(BIN)/python -m vhca.lab.conformance
