@@ -108,10 +108,7 @@ def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
                     upto = max(requester.una, wqe.first)
                 break
             if wqe.op >= READ_REQUEST and wqe.op != LOCAL and not wqe.done:
-                # una is at the first missing response of this READ, or at its request.
-                moved = wqe.first + (wqe.received >> requester.log_mtu)
-                if moved > requester.una:
-                    _progress(hca, requester, moved)
+                # una is at the first missing response of this READ already, or at its request.
                 retire(hca, qp, requester)
                 if qp.state == RTS:
                     qp.count("implied_nak_seq_err")
@@ -195,7 +192,6 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
         fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))
         return
     hca.count["rx_bytes"] += size
-    wqe.received = offset + size
     _progress(hca, requester, psn + packet.count)
     if last:
         _finish_read(hca, qp, requester, wqe)

@@ -141,14 +141,12 @@ def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
     elif syndrome == NAK_INVALID_REQUEST:
         qp.count("resp_remote_invalid_request")
     responder = qp.responder
-    # One NAK is the last word (9.7.5.2): a refusal that waited behind this one is not sent.
-    responder.refusing = True
-    responder.replies.clear()
     transmit(hca, qp.port, refusal.nak)
     recv = responder.recv
     if recv is not None:
         responder.recv = None
         completion.fail_receive(hca, qp, recv, refusal.recv_syndrome)
+    # One NAK is the last word (9.7.5.2): what waits behind it is not sent any more.
     enter_error(hca, qp, refusal.reason)
     if recv is None or refusal.recv_syndrome == completion.FLUSHED:
         completion.qp_event(hca, qp, refusal.event)

@@ -100,8 +100,8 @@ class SendWqe:
     """One send WQE under way.
 
     The first group is what the WQE says; `first` is its first PSN and `end` the one behind its last, -1 until it is
-    sent; `received` counts bytes of READ responses, `answer` are those that go into the completion; `fault` is a
-    completion syndrome that waits for its turn, or PAGING while the WQE waits for pages.
+    sent; `answer` are the bytes of a response that go into the completion; `fault` is a completion syndrome that waits
+    for its turn, or PAGING while the WQE waits for pages.
     """
 
     __slots__ = (
@@ -124,7 +124,6 @@ class SendWqe:
         "pieces",
         "raw",
         "reason",
-        "received",
         "rkey",
         "sges",
         "solicited",
@@ -156,7 +155,6 @@ class SendWqe:
         self.raw = b""
         self.first = -1
         self.end = -1
-        self.received = 0
         self.done = False
         self.answer = b""
         self.fault = 0

@@ -181,7 +181,7 @@ def test_no_access_goes_round_the_end_of_all_addresses(back: int) -> None:
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
 
 
-@pytest.mark.parametrize(("slid", "blocked"), [(1, 0), (2, 1)])
+@pytest.mark.parametrize(("slid", "blocked"), [(1, 0), (2, 1), (3, 0)])
 def test_only_a_queue_pair_s_own_multicasts_are_kept_from_it(slid: int, blocked: int) -> None:
     world, a, b = pair(ST_UD)
     b.card.hca.multicast[GROUP] = MulticastGroup(GROUP, [b.qp])

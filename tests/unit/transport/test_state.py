@@ -68,6 +68,9 @@ def test_required_attributes_are_taken_without_a_flag_and_optional_ones_only_wit
     assert a.qp.remote_rights == REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC
     assert a.apply(Op.RTS2RTS_QP, 1 << OptParam.RWE, rwe=0, rre=0) == 0
     assert a.qp.remote_rights == REMOTE_READ | REMOTE_ATOMIC
+    mask = 1 << OptParam.RRE | 1 << OptParam.RAE
+    assert a.apply(Op.RTS2RTS_QP, mask, rre=0, rae=0) == 0
+    assert a.qp.remote_rights == 0
 
 
 @pytest.mark.parametrize(

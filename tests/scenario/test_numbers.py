@@ -1,0 +1,201 @@
+"""Numbers that packets and completions carry: message sequence numbers, path bits, requests for acknowledgement."""
+
+import pytest
+
+from firmware.transport.completion import EVENT_ACCESS_ERROR, FLUSHED
+from firmware.transport.replies import refuse
+from firmware.transport.requester import ASK_PACKETS
+from firmware.transport.state import live_context
+from tests.scenario.tools import FIRST, inject
+from tests.scenario.world import RTS, ST_RC, ST_UD, End, World, pair
+from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome
+from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
+from vhca.wire.packet import ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE, Packet
+
+OURS, RNR = 0x1E, 0x21
+BAD_KEY = 0x999900
+
+
+def test_every_message_moves_the_responder_s_sequence_number() -> None:
+    world, a, b = pair()
+    target = b.buffer(4096)
+    answers: list[tuple[int, int]] = []
+
+    def note(packet: Packet) -> list[Packet]:
+        if packet.src_qp == 0 and packet.dest_qp == a.qpn:
+            answers.append((packet.msn, packet.syndrome))
+        return [packet]
+
+    world.fault = note
+    for number in range(1, 6):
+        b.post_recv(b.buffer(8), 8)
+        if number == 1:
+            a.send(a.buffer(8), 8)
+        elif number == 2:
+            a.write(a.buffer(3000), 3000, target, b.card.key)
+        elif number == 3:
+            a.read(a.buffer(3000), 3000, target, b.card.key)
+        elif number == 4:
+            a.atomic(WqeOpcode.ATOMIC_FA, a.buffer(8), target, b.card.key, 1)
+        else:
+            a.rdma(WqeOpcode.RDMA_WRITE_IMM, a.buffer(8), 8, target, b.card.key, imm=1)
+        world.settle()
+        assert answers[-1] == (number, 0x1F)
+        assert live_context(b.qp).rmsn == number
+    assert live_context(a.qp).ssn == 5
+
+
+def test_numbers_of_a_queue_pair_as_it_is_asked() -> None:
+    world, a, b = pair()
+    a.write(a.buffer(2000), 2000, b.buffer(2000), b.card.key)
+    for _ in range(3):
+        b.post_recv()
+    a.send(0, 0)
+    world.settle()
+    left, right = live_context(a.qp), live_context(b.qp)
+    assert (left.next_send_psn, left.last_acked_psn) == (FIRST + 3, FIRST + 2)
+    assert (right.next_rcv_psn, right.hw_rq_counter, left.hw_rq_counter) == (FIRST + 3, 1, 0)
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.settle()
+    assert live_context(a.qp).last_acked_psn == FIRST + 3
+
+
+def own_lids(world: World) -> None:
+    """The port of `a` has LIDs 8 to 11, that of `b` has one."""
+    world.a.port.lid, world.a.port.lmc = 8, 2
+
+
+@pytest.mark.parametrize(("bits", "slid"), [(0, 8), (1, 9), (3, 11), (7, 11)])
+def test_a_connection_sends_from_the_lid_that_its_path_bits_choose(bits: int, slid: int) -> None:
+    world = World()
+    own_lids(world)
+    a, b = End(world.a), End(world.b)
+    a.connect(b, path_mlid=bits)
+    b.connect(a, path_rlid=slid)
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    assert world.queue[0][1].slid == slid
+    world.settle()
+    b.write(b.buffer(8), 8, a.buffer(8), a.card.key)
+    world.deliver()
+    # the answer comes from there, too
+    assert world.queue[0][1].slid == slid
+    world.settle()
+    assert [c.syndrome for c in (*a.send_cq.poll(), *b.send_cq.poll())] == [0, 0]
+
+
+@pytest.mark.parametrize(("lmc", "bits", "slid"), [(2, 0, 8), (2, 2, 10), (2, 5, 9), (0, 1, 8)])
+def test_a_datagram_is_sent_from_the_lid_that_its_path_bits_choose(lmc: int, bits: int, slid: int) -> None:
+    world = World()
+    world.a.port.lid, world.a.port.lmc = 8, lmc
+    a, b = End(world.a, ST_UD), End(world.b, ST_UD)
+    a.connect(b)
+    b.connect(a)
+    av = DatagramSegment(q_key=0x1234, ext=1, dqpn=b.qpn, rlid=2, mlid=bits).to_bytes()
+    a.post(WqeOpcode.SEND, av + a.sge(a.buffer(8), 8))
+    assert world.queue[0][1].slid == slid
+
+
+@pytest.mark.parametrize(("dlid", "bits"), [(8, 0), (9, 1), (11, 3)])
+def test_a_datagram_s_completion_says_to_which_lid_it_came(dlid: int, bits: int) -> None:
+    world = World()
+    own_lids(world)
+    a, b = End(world.a, ST_UD), End(world.b, ST_UD)
+    a.connect(b)
+    b.connect(a)
+    a.post_recv(a.buffer(60), 60)
+    b.datagram(b.buffer(8), 8, dlid, a.qpn)
+    world.settle()
+    assert len(a.recv_cq.poll()) == 1
+    assert Cqe64.from_bytes(a.recv_cq.raw(0)).ml_path == bits
+
+
+def test_a_long_run_of_packets_asks_on_its_way() -> None:
+    world, a, b = pair()
+    size = 1024 * ASK_PACKETS
+    for _ in range(5):
+        a.write(a.buffer(size // 2), size // 2, b.buffer(size // 2), b.card.key, ring=False)
+    a.ring()
+    assert [packet.ack_req for _, packet in world.queue] == [False, True, False, True, True]
+
+
+def test_no_packet_tells_of_congestion() -> None:
+    world, a, b = pair()
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    (_, request) = world.queue[0]
+    assert (request.becn, request.fecn, request.migration, request.good) == (False, False, True, True)
+
+
+def test_local_work_does_not_hold_up_what_is_behind_it() -> None:
+    world, a, b = pair()
+    target = b.buffer(16)
+    a.write(a.buffer(8), 8, target, b.card.key, ring=False)
+    a.post(WqeOpcode.NOP, ring=False)
+    a.write(a.buffer(8), 8, target + 8, b.card.key, ring=False)
+    a.ring()
+    assert len(world.queue) == 2
+    world.settle()
+    assert [c.counter for c in a.send_cq.poll()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("before", [1, 2, 65535, 65536])
+def test_a_malformed_work_request_is_named_in_its_completion(before: int) -> None:
+    _, a, _ = pair()
+    assert a.qp.sq is not None
+    a.sq_posted = a.qp.sq.consumer = before
+    a.post(WqeOpcode.RDMA_WRITE, ds=1)
+    (done,) = a.send_cq.poll()
+    assert (done.counter, done.syndrome) == (before & 0xFFFF, CqeSyndrome.LOCAL_QP_OP_ERR)
+
+
+def only_ours(packet: Packet) -> list[Packet]:
+    return [packet] if packet.syndrome in (OURS, RNR, 0x62) else []
+
+
+def test_a_receiver_that_is_not_ready_has_taken_what_was_before() -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    for _ in range(2):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    a.send(a.buffer(8), 8)
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 2, syndrome=RNR)
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+    assert a.qp.requester.rnr_waiting
+
+
+def test_an_acknowledgement_of_a_read_s_last_packet_is_no_response() -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    a.read(a.buffer(2048), 2048, b.buffer(2048), b.card.key)
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=OURS)
+    assert a.send_cq.poll() == []
+    assert a.qp.requester.una == FIRST
+    assert world.a.hca.count["retransmits"] == 1
+
+
+def test_a_refusal_behind_a_lost_response_does_not_fail_the_read() -> None:
+    world, a, b = pair(retry_count=0)
+    world.fault = only_ours
+    a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
+    a.write(a.buffer(8), 8, b.buffer(8), BAD_KEY)
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=0x62)
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR, CqeSyndrome.WR_FLUSH_ERR]
+
+
+def test_responses_are_acknowledgements_without_credits() -> None:
+    world, a, b = pair()
+    a.read(a.buffer(2048), 2048, b.buffer(2048), b.card.key)
+    world.deliver()
+    (_, response) = world.queue[0]
+    assert (response.op, response.syndrome, response.msn) == (READ_RESPONSE, 0x1F, 1)
+
+
+def test_a_second_refusal_while_one_waits_is_none() -> None:
+    world, _, b = pair(ST_RC, World(32 << 20))
+    size = 3 << 20
+    inject(world, b, op=READ_REQUEST, psn=FIRST, va=b.buffer(size), rkey=b.card.key, dma_length=size)
+    for nak in (0x61, 0x62):
+        b.card.step(lambda nak=nak: refuse(b.card.hca, b.qp, nak, FLUSHED, EVENT_ACCESS_ERROR, "twice"))  # type: ignore[misc]
+    assert b.qp.state == RTS
+    assert len(b.qp.responder.replies) == 2
+    world.settle()
+    assert sum("syn=0x6" in line for line in world.ladder) == 1

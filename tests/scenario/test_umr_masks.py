@@ -1,0 +1,88 @@
+"""Registration by work request, field by field: what the mask names is changed, and nothing else."""
+
+import pytest
+
+from firmware.objects import (
+    LOCAL_READ,
+    LOCAL_WRITE,
+    MODE_MEMIC,
+    REMOTE_ATOMIC,
+    REMOTE_READ,
+    REMOTE_WRITE,
+    Mkey,
+    Pd,
+)
+from tests.scenario.test_umr import free_key, umr
+from tests.scenario.world import ST_REG_UMR, End, pair
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
+
+RIGHTS = {MkeyMask.LR: LOCAL_READ, MkeyMask.LW: LOCAL_WRITE, MkeyMask.RR: REMOTE_READ, MkeyMask.RW: REMOTE_WRITE,
+          MkeyMask.A: REMOTE_ATOMIC}  # fmt: skip
+FIELDS = [MkeyMask.KEY, MkeyMask.START_ADDR, MkeyMask.LEN, MkeyMask.FREE, MkeyMask.EN_RINVAL, MkeyMask.QPN, *RIGHTS]
+
+
+def state(mkey: Mkey) -> dict[int, object]:
+    """A key as the bits of a mask see it."""
+    return {
+        MkeyMask.KEY: mkey.variant,
+        MkeyMask.PD: mkey.pd,
+        MkeyMask.START_ADDR: mkey.start,
+        MkeyMask.LEN: (mkey.length, mkey.length64),
+        MkeyMask.FREE: mkey.free,
+        MkeyMask.EN_RINVAL: mkey.remote_invalidate,
+        MkeyMask.QPN: mkey.qpn,
+        **{bit: mkey.rights & right for bit, right in RIGHTS.items()},
+    }
+
+
+def registration_queue(end: End) -> End:
+    """A registration queue beside `end`."""
+    queue = End(end.card, ST_REG_UMR, has_rq=False)
+    queue.connect(queue)
+    return queue
+
+
+@pytest.mark.parametrize(("bit", "exempt"), [*((bit, False) for bit in FIELDS), (MkeyMask.PD, True),
+                                             *((bit, True) for bit in FIELDS if bit != MkeyMask.QPN)])  # fmt: skip
+def test_only_what_the_mask_names_is_changed(bit: int, exempt: bool) -> None:
+    _, _, b = pair()
+    if exempt:
+        b = registration_queue(b)
+    mkey = free_key(b.card)
+    mkey.free, mkey.rights = False, 0
+    other = Pd()
+    b.card.hca.pds.add(other)
+    before = state(mkey)
+    # A key to be freed is named as it is.
+    umr(b, mkey, mask=1 << bit, variant=0x10 if bit == MkeyMask.FREE else 0x77, pd=other.handle, start_addr=0x1234000,
+        len=99, length64=1, free=1, en_rinval=1, qpn=b.qpn, lr=1, lw=1, rr=1, rw=1, a=1)  # fmt: skip
+    assert [c.syndrome for c in b.send_cq.poll()] == [0]
+    assert {name for name, value in state(mkey).items() if value != before[name]} == {bit}
+
+
+def test_the_registration_queue_names_domains_that_exist() -> None:
+    _, _, b = pair()
+    queue = registration_queue(b)
+    mkey = free_key(b.card)
+    umr(queue, mkey, mask=1 << MkeyMask.LEN, pd=999, len=5)
+    umr(queue, mkey, mask=1 << MkeyMask.PD, pd=999)
+    assert [c.syndrome for c in queue.send_cq.poll()] == [0, CqeSyndrome.MW_BIND_ERR]
+
+
+def test_a_translation_that_is_not_inline_has_a_data_segment() -> None:
+    _, _, b = pair()
+    mkey = free_key(b.card)
+    ctrl = UmrCtrlSegment(mkey_mask=1 << MkeyMask.LEN, xlt_octowords=4)
+    b.post(WqeOpcode.UMR, ctrl.to_bytes() + UmrMkeySegment().to_bytes(), imm=mkey.handle << 8)
+    assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.LOCAL_QP_OP_ERR]
+
+
+@pytest.mark.parametrize(("more", "good"), [(0, True), (1 << MkeyMask.LEN, False)])
+def test_a_key_of_device_memory_may_be_invalidated_only(more: int, good: bool) -> None:
+    _, _, b = pair()
+    mkey = free_key(b.card, MODE_MEMIC)
+    mkey.free = False
+    umr(b, mkey, mask=1 << MkeyMask.FREE | more, free=1, variant=0x10)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0 if good else CqeSyndrome.MW_BIND_ERR]
+    assert mkey.free is good
