@@ -255,7 +255,7 @@ def _check_atomic(wqe: SendWqe) -> None:
 def _parse_data(wqe: SendWqe, raw: bytes, at: int, end: int) -> None:
     """Data segments up to `end`: pointers, inline data, or a mix of them in any order."""
     pieces: list[bytes | Sge] = []
-    inline = 0
+    inline = False
     sges: list[Sge] = []
     total = 0
     while at + UNIT <= end:
@@ -265,7 +265,7 @@ def _parse_data(wqe: SendWqe, raw: bytes, at: int, end: int) -> None:
             stop = at + INLINE_HEADER + size
             _need(stop <= end, "inline data end behind ctrl.ds")
             pieces.append(raw[at + INLINE_HEADER : stop])
-            inline += 1
+            inline = True
             at += (INLINE_HEADER + size + UNIT - 1) & -UNIT
         else:
             size = size or _MAX_BYTE_COUNT

@@ -6,6 +6,7 @@ import pytest
 
 from firmware.objects import MulticastGroup
 from firmware.transport.port import gids_match
+from firmware.transport.qp import ERR, INIT, RST
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ST_RC, ST_UC, ST_UD, End, World, pair
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, RC, SEND, UC, UD, WRITE, Grh
@@ -23,6 +24,9 @@ STRANGER = bytes.fromhex("fe80000000000000") + bytes(7) + b"\x99"
         (0x7FFF, 0xFFFF, True),
         (0x7FFF, 0x7FFF, False),
         (0x8123, 0x8124, False),
+        (0x8123, 0x8122, False),
+        (0x8001, 0x8000, False),
+        (0x8001, 0x0001, True),
         (0x8000, 0x8000, False),
         (0x8000, 0x0000, False),
         (0x0000, 0x8000, False),
@@ -44,7 +48,10 @@ def test_a_partition_matches_itself_unless_both_are_limited_or_it_is_the_invalid
         inject(world, b, service=RC if service == ST_RC else UC, op=WRITE, psn=FIRST, payload=b"8 bytes!", va=target,
                rkey=b.card.key, dma_length=8, pkey=theirs)  # fmt: skip
         assert b.peek(target, 8) == (b"8 bytes!" if taken else bytes(8))
-    assert world.b.hca.count["rx_drop_pkey"] == (not taken)
+    if taken:
+        assert world.b.hca.count["rx_drop_pkey"] == 0
+    else:
+        assert dict(world.b.hca.count) == {"rx_drop_pkey": 1}
 
 
 @pytest.mark.parametrize(("dgid", "taken"), [("own", True), ("stranger", False), ("group", False)])
@@ -131,3 +138,29 @@ def test_gids_that_stand_for_one_port() -> None:
     assert gids_match(local + b"\1", own)
     assert not gids_match(local + b"\2", own)
     assert not gids_match(own, local + b"\1")
+
+
+@pytest.mark.parametrize("state", [RST, INIT, ERR])
+def test_a_queue_pair_that_receives_nothing_in_its_state_drops(state: int) -> None:
+    world, _, b = pair()
+    b.qp.state = state
+    target = b.buffer(8)
+    inject(world, b, op=WRITE, psn=FIRST, payload=b"8 bytes!", va=target, rkey=b.card.key, dma_length=8)
+    assert dict(world.b.hca.count) == {"rx_drop_qp_state": 1}
+    assert b.peek(target, 8) == bytes(8)
+
+
+@pytest.mark.parametrize("state", [RST, INIT, ERR])
+def test_a_datagram_queue_pair_drops_in_such_a_state_too(state: int) -> None:
+    world, _, b = pair(ST_UD)
+    b.post_recv(b.buffer(60), 60)
+    b.qp.state = state
+    inject(world, b, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234)
+    assert dict(world.b.hca.count) == {"rx_drop_qp_state": 1}
+
+
+@pytest.mark.parametrize("fields", [{"slid": 3}, {"dlid": 3}, {"slid": 2}])
+def test_a_connection_has_one_way(fields: dict[str, int]) -> None:
+    world, _, b = pair()
+    inject(world, b, op=WRITE, psn=FIRST, **fields)
+    assert dict(world.b.hca.count) == {"rx_drop_path": 1}

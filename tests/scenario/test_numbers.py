@@ -2,12 +2,13 @@
 
 import pytest
 
-from firmware.transport.completion import EVENT_ACCESS_ERROR, FLUSHED
+from firmware.transport.completion import EVENT_ACCESS_ERROR, FLUSHED, SCATTER_32, SCATTER_64, inline_bytes
 from firmware.transport.replies import refuse
-from firmware.transport.requester import ASK_PACKETS
+from firmware.transport.requester import ASK_PACKETS, MAX_PENDING
 from firmware.transport.state import live_context
 from tests.scenario.tools import FIRST, inject
-from tests.scenario.world import RTS, ST_RC, ST_UD, End, World, pair
+from tests.scenario.world import RTS, ST_RC, ST_UD, CompletionQueue, End, World, pair
+from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome
 from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
 from vhca.wire.packet import ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE, Packet
@@ -173,12 +174,39 @@ def test_an_acknowledgement_of_a_read_s_last_packet_is_no_response() -> None:
 
 
 def test_a_refusal_behind_a_lost_response_does_not_fail_the_read() -> None:
-    world, a, b = pair(retry_count=0)
+    world, a, b = pair()
     world.fault = only_ours
     a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
     a.write(a.buffer(8), 8, b.buffer(8), BAD_KEY)
     inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=0x62)
-    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR, CqeSyndrome.WR_FLUSH_ERR]
+    # The READ is asked for again, and the refusal comes again behind its response.
+    assert a.send_cq.poll() == []
+    assert a.qp.state == RTS
+    world.fault = None
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, CqeSyndrome.REMOTE_ACCESS_ERR]
+
+
+@pytest.mark.parametrize(("index", "shown"), [(0xFFFFFF, 0), (0, 0), (5, 5)])
+def test_a_completion_shows_the_user_s_index_if_there_is_one(index: int, shown: int) -> None:
+    world, a, b = pair()
+    a.qp.user_index = b.qp.user_index = index
+    b.post_recv(b.buffer(8), 8)
+    a.send(a.buffer(8), 8)
+    a.send(a.buffer(8), 8, key=BAD_KEY)
+    world.settle()
+    assert [c.user for c in a.send_cq.poll()] == [shown] * 2
+    assert [c.user for c in b.recv_cq.poll()] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("mode", "cqe_bytes", "room"),
+    [(SCATTER_32, 64, 32), (SCATTER_32, 128, 32), (SCATTER_64, 64, 0), (SCATTER_64, 128, 64), (0, 128, 0)],
+)
+def test_how_much_a_completion_holds(mode: int, cqe_bytes: int, room: int) -> None:
+    queue = CompletionQueue(World().a, cqe_bytes=cqe_bytes)
+    assert inline_bytes(mode, queue.cq) == room
+    assert inline_bytes(mode, None) == (32 if mode == SCATTER_32 else 0)
 
 
 def test_responses_are_acknowledgements_without_credits() -> None:
@@ -199,3 +227,37 @@ def test_a_second_refusal_while_one_waits_is_none() -> None:
     assert len(b.qp.responder.replies) == 2
     world.settle()
     assert sum("syn=0x6" in line for line in world.ladder) == 1
+
+
+def test_the_first_message_may_have_the_number_0() -> None:
+    world, a, b = pair(next_send_psn=0, next_rcv_psn=0)
+    for _ in range(2):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+        a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0] * 4
+
+
+def test_a_queue_pair_in_error_answers_no_more() -> None:
+    world, _, b = pair(ST_RC, World(32 << 20))
+    size = 3 << 20
+    inject(world, b, op=READ_REQUEST, psn=FIRST, va=b.buffer(size), rkey=b.card.key, dma_length=size)
+    world.queue.clear()
+    b.apply(Op.QP_2ERR)
+    assert not b.qp.responder.replies
+    world.settle()
+    assert not world.queue
+
+
+def test_work_requests_under_way_are_bounded() -> None:
+    world = World()
+    a, b = End(world.a, log_sq=11), End(world.b)
+    a.connect(b)
+    b.connect(a)
+    world.fault = lambda packet: []
+    for _ in range(MAX_PENDING + 100):
+        a.write(0, 0, 0, 0, ring=False)
+    a.ring()
+    while a.card.turn():
+        pass
+    assert len(a.qp.requester.pending) == MAX_PENDING

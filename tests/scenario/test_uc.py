@@ -136,3 +136,18 @@ def test_the_first_message_establishes_the_connection_of_a_receiver() -> None:
     world.settle()
     assert world.b.events() == [(EventType.COMM_EST, b.qpn)]
     assert len(b.recv_cq.poll()) == 2
+
+
+def test_a_write_with_immediate_that_finds_no_receive_is_dropped_as_a_whole() -> None:
+    world, a, b = pair(ST_UC)
+    target = b.buffer(8)
+    a.rdma(WqeOpcode.RDMA_WRITE_IMM, a.buffer(b"8 bytes!"), 8, target, b.card.key, imm=1)
+    world.settle()
+    assert b.peek(target, 8) == bytes(8)
+    assert world.b.hca.count["rx_drop_no_receive"] == 1
+    assert b.counter.values.get("rx_write_requests", 0) == 0
+    b.post_recv()
+    a.rdma(WqeOpcode.RDMA_WRITE_IMM, a.buffer(b"8 bytes!"), 8, target, b.card.key, imm=1)
+    world.settle()
+    assert b.peek(target, 8) == b"8 bytes!"
+    assert b.counter.values["rx_write_requests"] == 1

@@ -7,6 +7,7 @@ import pytest
 
 from firmware.objects import MulticastGroup
 from firmware.transport.qp import SQER
+from tests.scenario.tools import inject
 from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeGrh, CqeOpcode, CqeSyndrome
@@ -299,6 +300,14 @@ def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> Non
         ({"dest_qp": 0xFFFFFF, "op": 1}, "rx_drop_malformed"),
         ({"dest_qp": 1}, "rx_drop_no_management_qp"),
         ({"dest_qp": 0}, "rx_drop_smp"),
+        ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x04".ljust(256, b"\0")}, "rx_drop_smp"),
+        ({"dest_qp": 0, "payload": b"\x01\x01".ljust(256, b"\0")}, "rx_drop_smp"),
+        ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x01".ljust(256, b"\0")}, "rx_drop_no_management_qp"),
+        ({"dest_qp": 0, "vl": 15, "dlid": 9, "payload": b"\x01\x01".ljust(256, b"\0")}, "rx_drop_dlid"),
+        ({"dest_qp": 1, "vl": 15}, "rx_drop_port_inactive"),
+        ({"payload": bytes(4097)}, "rx_drop_malformed"),
+        ({"qkey": 5}, "rx_drop_qkey"),
+        ({"pkey": 0x8123}, "rx_drop_pkey"),
         ({"dest_qp": 0xFFFFFF, "dlid": MULTICAST_LID_FIRST, "grh": Grh(bytes(16), GID)}, "rx_drop_multicast_unknown"),
         ({"dest_qp": 0xFFFFFF, "grh": Grh(bytes(16), GID)}, "rx_drop_dlid"),
         ({"dest_qp": 0xFFFFFF, "dlid": PERMISSIVE_LID, "grh": Grh(bytes(16), GID)}, "rx_drop_dlid"),
@@ -309,9 +318,12 @@ def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter
     world, _a, b = ud_pair()
     fields = {"dlid": 2, "slid": 1, "service": UD, "op": SEND, "dest_qp": b.qpn, "psn": 0, "payload": bytes(256),
               "qkey": 0x1234, **change}  # fmt: skip
+    b.post_recv(b.buffer(300), 300)
     world.wire(world.a, Packet(**fields))  # type: ignore[arg-type]
     world.settle()
-    assert world.b.hca.count[counter] == 1, world.b.hca.count
+    # Once, and it goes no further.
+    assert dict(world.b.hca.count) == {counter: 1}
+    assert b.recv_cq.poll() == []
 
 
 def test_a_dead_cq_takes_the_queue_pair_with_it() -> None:
@@ -326,3 +338,21 @@ def test_a_dead_cq_takes_the_queue_pair_with_it() -> None:
     world.settle()
     assert b.qp.state == ERR
     assert 0x04 in [event for event, _ in world.b.events()]
+
+
+def test_a_datagram_may_have_4096_bytes() -> None:
+    world, _, b = ud_pair()
+    b.post_recv(b.buffer(4136), 4136)
+    inject(world, b, service=UD, op=SEND, psn=0, payload=bytes(4096), qkey=0x1234)
+    assert len(b.recv_cq.poll()) == 1
+
+
+def test_a_port_that_is_not_active_copies_no_multicast_to_its_own_members() -> None:
+    world, a, _ = ud_pair()
+    world.a.hca.multicast[GID] = MulticastGroup(GID, [a.qp])
+    a.post_recv(a.buffer(60), 60)
+    for active in (False, True):
+        world.a.port.active = active
+        a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
+        world.settle()
+        assert len(a.recv_cq.poll()) == active

@@ -5,6 +5,7 @@ import pytest
 from firmware.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
+    MODE_KLM,
     MODE_MEMIC,
     REMOTE_ATOMIC,
     REMOTE_READ,
@@ -12,7 +13,7 @@ from firmware.objects import (
     Mkey,
     Pd,
 )
-from tests.scenario.test_umr import free_key, umr
+from tests.scenario.test_umr import configure, free_key, strided, umr
 from tests.scenario.world import ST_REG_UMR, End, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
@@ -59,6 +60,8 @@ def test_only_what_the_mask_names_is_changed(bit: int, exempt: bool) -> None:
         len=99, length64=1, free=1, en_rinval=1, qpn=b.qpn, lr=1, lw=1, rr=1, rw=1, a=1)  # fmt: skip
     assert [c.syndrome for c in b.send_cq.poll()] == [0]
     assert {name for name, value in state(mkey).items() if value != before[name]} == {bit}
+    if bit == MkeyMask.LEN:
+        assert (mkey.length, mkey.length64) == (99, True)
 
 
 def test_the_registration_queue_names_domains_that_exist() -> None:
@@ -86,3 +89,33 @@ def test_a_key_of_device_memory_may_be_invalidated_only(more: int, good: bool) -
     umr(b, mkey, mask=1 << MkeyMask.FREE | more, free=1, variant=0x10)
     assert [c.syndrome for c in b.send_cq.poll()] == [0 if good else CqeSyndrome.MW_BIND_ERR]
     assert mkey.free is good
+
+
+@pytest.mark.parametrize(("start", "good"), [(0, True), (28, True), (29, False), (60, False)])
+def test_a_strided_window_lies_in_its_region_up_to_the_last_round(start: int, good: bool) -> None:
+    _, _, b = pair()
+    page = b.card.alloc(4096)
+    region = b.card.register(page, 64)
+    mkey = free_key(b.card, MODE_KLM)
+    # 4 bytes every 8 bytes, five times: 36 bytes from the first to the last.
+    configure(b, mkey, strided([(4, 8, region, page + start)], 5), 20)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0 if good else CqeSyndrome.MW_BIND_ERR]
+
+
+@pytest.mark.parametrize(("rights", "local", "good"), [
+    (REMOTE_READ, LOCAL_READ, True),
+    (REMOTE_WRITE, LOCAL_READ, False),
+    (REMOTE_ATOMIC, LOCAL_READ, False),
+    (REMOTE_WRITE, LOCAL_READ | LOCAL_WRITE, True),
+])  # fmt: skip
+def test_a_window_that_writes_needs_a_region_that_may_be_written(rights: int, local: int, good: bool) -> None:
+    _, _, b = pair()
+    page = b.card.alloc(4096)
+    region = b.card.register(page, 4096, rights=local | REMOTE_READ)
+    mkey = free_key(b.card, MODE_KLM)
+    mkey.rights = 0
+    mask = sum(1 << bit for bit in (MkeyMask.LEN, MkeyMask.FREE, MkeyMask.RR, MkeyMask.RW, MkeyMask.A))
+    klm = (64).to_bytes(4, "big") + region.to_bytes(4, "big") + page.to_bytes(8, "big")
+    umr(b, mkey, mask=mask, payload=klm + bytes(48), len=64, rr=int(rights == REMOTE_READ),
+        rw=int(rights == REMOTE_WRITE), a=int(rights == REMOTE_ATOMIC))  # fmt: skip
+    assert [c.syndrome for c in b.send_cq.poll()] == [0 if good else CqeSyndrome.MW_BIND_ERR]

@@ -4,6 +4,7 @@ import os
 
 from firmware.objects import SRQ_XRC
 from tests.scenario.world import ERR, ST_XRC, CompletionQueue, End, SharedQueue, World, XrcSegment
+from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 
@@ -101,3 +102,10 @@ def test_wqe_without_its_segment_is_refused() -> None:
     _, a, _, _, _ = xrc()
     a.post(WqeOpcode.SEND)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.LOCAL_QP_OP_ERR]
+
+
+def test_only_a_target_has_a_last_receive() -> None:
+    _, a, b, _, _ = xrc()
+    for end, last in ((a, []), (b, [(0x13, b.qpn)])):
+        end.apply(Op.QP_2ERR)
+        assert end.card.events() == last

@@ -118,6 +118,15 @@ def test_management_queue_pairs_are_found_by_port_from_init_to_reset(service: in
     assert world.a.hca.special_qps == {}
 
 
+@pytest.mark.parametrize("service", [ST_QP0, ST_QP1, ST_RC])
+def test_a_port_has_one_management_queue_pair_of_each_kind(service: int) -> None:
+    world = World(1 << 20)
+    End(world.a, service).to_init()
+    second = End(world.a, service)
+    status = second.apply(Op.RST2INIT_QP, path_vhca_port_num=1)
+    assert bool(status) is (service != ST_RC)
+
+
 def test_query_returns_live_numbers() -> None:
     world, a, b = pair()
     a.write(a.buffer(3000), 3000, b.buffer(3000), b.card.key)
