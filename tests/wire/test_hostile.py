@@ -14,7 +14,7 @@ import pytest
 from tests.wire.client import Client, closing, eventfds, header
 from tests.wire.conftest import Rig, ToyDevice
 from vhca.hw.memory import DmaError
-from vhca.vfio_user import Server, connection, outbox, proto, server
+from vhca.vfio_user import Server, connection, outbox, patience, proto, server
 from vhca.vfio_user.loop import SelectLoop
 from vhca.vfio_user.proto import Command
 
@@ -67,6 +67,38 @@ def test_what_waits_for_a_client_is_bounded(rig: Rig, client: Client) -> None:
     in_socket = 2 * client.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     assert len(handled) * PAGE < outbox.FULL_BYTES + in_socket
     assert rig.loop_is_idle()
+
+
+def test_large_replies_of_one_slice_are_bounded(rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast the host makes them."""
+    monkeypatch.setattr(connection, "SLICE_S", 10.0)
+    size = 1 << 20
+    rig.device.regions[0].size = size
+    rig.server.disconnect()
+    client = rig.connect()
+    client.negotiate()
+    handled: list[int] = []
+
+    def on_read(region: int, offset: int, count: int) -> bytes:
+        handled.append(count)
+        return large
+
+    large = bytes(size)
+    rig.device.on_read = on_read
+    client.post_raw(b"".join(read(message_id, size) for message_id in range(50)))
+    rig.loop.run_once(0)
+    # one fills the socket and the better part of the outbox, the next one the rest of it
+    assert len(handled) <= 3
+
+
+def test_a_full_outbox_lets_no_command_in_with_a_message(rig: Rig, client: Client) -> None:
+    client.dma_map(0, PAGE)
+    fill(rig, client, 1000)
+    handled: list[int] = []
+    rig.device.on_read = lambda region, offset, count: handled.append(count)
+    with pytest.raises(DmaError, match="no reply in time"):
+        rig.server.dma.read(0, 4)
+    assert handled == []
 
 
 def test_replies_that_had_to_wait_come_whole_and_in_order(rig: Rig, client: Client) -> None:
@@ -250,6 +282,9 @@ def test_a_client_that_does_it_again_is_dropped_whoever_it_is(rig: Rig, client: 
         client.region_write(0, 0, bytes(8), posted=True)
     assert rig.server.counters["slow_dma_client"] >= 1
     assert len(errors) == 20
+    # what is left is a debt, or what comes back in a moment
+    assert rig.server._connection is not None
+    assert rig.server._connection._patience.limit(time.monotonic()) < patience.ACCOUNT_S / 10
     # 4 s, if each connection were waited for
     assert time.monotonic() - begin < 3
 
