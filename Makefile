@@ -10,7 +10,7 @@ SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-memory bench-fairness fuzz soak conformance validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-memory bench-fairness fuzz soak mutants conformance validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -80,6 +80,9 @@ validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes doc
 
 fuzz: $(STAMP) ## two cards, hostile hosts, a hostile cable; SEED=7 SECONDS=3600 (docs/fuzzing.md)
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
+
+mutants: $(STAMP) ## change the transport a little: does a test notice?  SEED=2 COUNT=400 FILES=... (docs/mutants.md)
+	$(BIN)/python -m tests.mutants $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(FILES),--files '$(FILES)')
 
 doctor: $(STAMP) ## what is there, what is missing, how to get it
 	@$(BIN)/vhca doctor

@@ -68,6 +68,7 @@ def test_more_requests_than_resources_are_refused_behind_the_answers_under_way(o
     # the whole of both answers, then the NAK
     assert sent(world, "READ_RESP") == 2 * size // BURST_BYTES
     assert NAK_INVALID in world.ladder[-1]
+    assert b.card.events() == [(ACCESS_ERROR, b.qpn)]
     assert b.peek(source, 8) == bytes(8)
 
 
@@ -295,3 +296,13 @@ def test_a_repeated_atomic_gets_its_own_result_and_not_that_of_one_lap_ago() -> 
     request(**add)
     request(**add)
     assert results == [10, 11, 11]
+
+
+@pytest.mark.parametrize(("length", "answers"), [(7, 0), (8, 1), (9, 1)])
+def test_an_atomic_needs_eight_bytes_of_the_key(length: int, answers: int) -> None:
+    world, _, b = pair()
+    counter = b.buffer(64)
+    rkey = b.card.register(counter, length)
+    inject(world, b, op=FETCH_ADD, psn=FIRST, va=counter, rkey=rkey, swap_add=1)
+    assert sent(world, "ATOMIC_ACK") == answers
+    assert sent(world, NAK_ACCESS) == 1 - answers

@@ -356,3 +356,4 @@ def test_a_port_that_is_not_active_copies_no_multicast_to_its_own_members() -> N
         a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
         world.settle()
         assert len(a.recv_cq.poll()) == active
+        assert world.a.hca.count["rx_drop_port_inactive"] == 0
