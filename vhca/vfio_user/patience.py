@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-ROUND_S: Final = 0.05
+ROUND_S: Final = 0.08
 """Waiting in one round of the loop, all messages together."""
 FREE_S: Final = 0.001
 ACCOUNT_S: Final = 0.5
