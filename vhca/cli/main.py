@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import logging
 import os
+import shlex
 import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 from vhca import __version__
 from vhca.cli import status
@@ -41,6 +44,33 @@ environment:
   VHCA_KERNEL_ARCHIVE  a kernel archive to use if the packages of a kernel cannot be had"""
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """The line of one command: what is wrong with it is said with that command's usage and what would be right."""
+
+    runs_in_guest = False  # takes a command of the guest behind `--`
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse here what is left over: the parser above would show its own usage."""
+        options, extra = super().parse_known_args(args, namespace)
+        if extra:
+            self.error(f"unrecognized arguments: {shlex.join(extra)}{self._hint(extra)}")
+        return options, extra
+
+    def _hint(self, extra: Sequence[str]) -> str:
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        if extra[0].startswith("-") and (near := difflib.get_close_matches(extra[0].split("=")[0], known, 1)):
+            return f"; did you mean {near[0]}?"
+        if self.runs_in_guest:
+            return f"; what the guest shall run stands behind `--`: {self.prog} -- {shlex.join(extra)}"
+        return ""
+
+    def error(self, message: str) -> NoReturn:
+        """Show the usage and what is wrong, and end."""
+        if message.endswith("--qemu-arg: expected one argument"):
+            message += "; one that begins with a dash is joined by =: --qemu-arg=-s"
+        super().error(f"{message}\nTry: {self.prog} --help")
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = argparse.ArgumentParser(
@@ -50,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "-v", "--verbose", action="count", default=0, help="show logs (-v: what happens; -vv: every event), tracebacks"
     )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser)
     for module in _COMMANDS:
         command = commands.add_parser(
             module.NAME,
@@ -63,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
             "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="show logs and tracebacks"
         )
         module.add_arguments(command)
+        command.runs_in_guest = module in (run, shell)
         command.set_defaults(execute=module.execute)
     return top
 
@@ -74,11 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(ours)
     options.guest_command = guest_command
     _configure_logging(options.verbose)
+    signals: list[int] = []
     try:
-        with _terminated_like_interrupted():
+        with _terminated_like_interrupted(signals):
             return int(options.execute(options))
     except KeyboardInterrupt:
-        return status.INTERRUPTED
+        return status.of_command(-signals[0]) if signals else status.INTERRUPTED
     except BrokenPipeError:
         # whoever read our output has gone; keep the interpreter from complaining about it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -130,10 +162,11 @@ def _configure_logging(verbose: int) -> None:
 
 
 @contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as Ctrl-C, so that guests and logs are cleared away."""
+def _terminated_like_interrupted(got: list[int]) -> Iterator[None]:
+    """Take SIGTERM and SIGHUP as Ctrl-C, so that guests and logs are cleared away; they are noted in ``got``."""
 
-    def interrupt(_number: int, _frame: object) -> None:
+    def interrupt(number: int, _frame: object) -> None:
+        got.append(number)
         raise KeyboardInterrupt
 
     before = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,31 @@ def whole(low: int, high: int) -> Callable[[str], int]:
         return value
 
     return convert
+
+
+_MEMORY_UNITS = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def memory(low_mib: int, high_mib: int = 1 << 20) -> Callable[[str], int]:
+    """A type for an amount of memory, in MiB: ``2048``, ``2048M``, ``2G``, ``1.5GiB``; units are powers of 1024."""
+
+    def convert(text: str) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+        size = float(match[1]) * _MEMORY_UNITS[match[2]] / (1 << 20) if match else math.nan
+        if not math.isfinite(size) or size != int(size):
+            raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory in whole MiB: give 2048, 2048M or 2G")
+        if not low_mib <= size <= high_mib:
+            raise argparse.ArgumentTypeError(f"{text} is not in {low_mib}M .. {high_mib}M")
+        return int(size)
+
+    return convert
+
+
+def kernel_arguments(text: str) -> str:
+    """A type for words of the kernel's command line."""
+    if not text.strip() or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} is nothing that can stand on a kernel's command line")
+    return text.strip()
 
 
 def seconds(text: str) -> float:
@@ -96,7 +122,11 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     add_kernel_options(group)
     add_mkey_option(group)
     group.add_argument(
-        "--memory", type=whole(384, 1 << 20), default=1024, metavar="MIB", help="each guest's (default: %(default)s)"
+        "--memory",
+        type=memory(384),
+        default=1024,
+        metavar="SIZE",
+        help="each guest's: MiB, or with a unit: 768M, 2G (default: %(default)s)",
     )
     add_card_memory_option(group)
     group.add_argument("--cpus", type=whole(1, 64), default=1, metavar="N", help="each guest's (default: %(default)s)")
@@ -112,6 +142,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     group.add_argument(
         "--boot-timeout", type=seconds, default=120.0, metavar="S", help="how long a boot may take (default: 120)"
     )
+    add_machine_options(group)
     logs = parser.add_argument_group("evidence")
     logs.add_argument(
         "--capture", type=capture_file, metavar="FILE.pcapng", help="write every InfiniBand packet to this file"
@@ -120,14 +151,33 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     logs.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the logs in this folder, always")
 
 
+def add_machine_options(group: argparse._ActionsContainer) -> None:
+    """Give a command the options that go to the guests' kernel and to QEMU as they are."""
+    group.add_argument(
+        "--append",
+        type=kernel_arguments,
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="add this to the kernel's command line; may be given again (--append 'ftrace=function loglevel=7')",
+    )
+    group.add_argument(
+        "--qemu-arg",
+        action="append",
+        default=[],
+        metavar="ARG",
+        help="give QEMU this argument, in every guest; may be given again (--qemu-arg=-d --qemu-arg=guest_errors)",
+    )
+
+
 def add_card_memory_option(parser: argparse._ActionsContainer) -> None:
     """Give a command the option that limits what a guest's objects on a card take of the host."""
     parser.add_argument(
         "--card-memory",
-        type=whole(16, 1 << 20),
-        metavar="MIB",
-        help="what the objects of one card's guest may take of this process (default: a quarter of the guest's"
-        " memory, 256 to 2048)",
+        type=memory(16),
+        metavar="SIZE",
+        help="what the objects of one card's guest may take of this process: MiB, or with a unit: 512M, 1G (default: a"
+        " quarter of the guest's memory, 256M to 2G)",
     )
 
 
@@ -177,6 +227,8 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
         autoload=not options.no_autoload,
         keep_logs=options.keep_logs,
         boot_timeout_s=options.boot_timeout,
+        kernel_arguments=" ".join(options.append),
+        qemu_arguments=options.qemu_arg,
         rack_factory=rack,
         progress=progress,
         **more,

@@ -11,11 +11,13 @@ USAGE: Final = 2  # argparse's own code
 TIMED_OUT: Final = 124  # as timeout(1)
 TROUBLE: Final = 125  # the host, its configuration or a guest; not the command that was run
 INTERRUPTED: Final = 130  # as the shell says it of Ctrl-C
+HUNG_UP: Final = 129  # and of these two signals
+TERMINATED: Final = 143
 
 EPILOG_COMMON: Final = f"""\
   {USAGE}    the command line is wrong
   {TROUBLE}  trouble with the host, its configuration or a guest; the message says what to do
-  {INTERRUPTED}  interrupted with Ctrl-C"""
+  {INTERRUPTED}  interrupted with Ctrl-C; {HUNG_UP} and {TERMINATED}: by SIGHUP and SIGTERM"""
 
 
 def of_command(returncode: int) -> int:

@@ -37,6 +37,7 @@ _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 _KVM_GET_API_VERSION: Final = 0xAE00
 _KVM_CREATE_VM: Final = 0xAE01
 _PR_SET_PDEATHSIG: Final = 1
+COMMAND_LINE_MAX: Final = 2048  # x86's COMMAND_LINE_SIZE, with the byte that ends it
 _KERNEL_ARGUMENTS: Final = (
     "console=ttyS0 panic=-1 quiet loglevel=4 nokaslr mitigations=off audit=0 apparmor=0 selinux=0 nowatchdog"
     " random.trust_cpu=on cryptomgr.notests tsc=reliable no_timer_check 8250.nr_uarts=1 i8042.nokbd i8042.noaux"
@@ -211,6 +212,12 @@ def command_line(config: MachineConfig) -> list[str]:
     """QEMU's arguments for a machine (without the program itself)."""
     settings = " ".join(f"vhca.{name}={value}" for name, value in config.kernel_arguments.items())
     append = f"{_KERNEL_ARGUMENTS} {settings} {config.extra_kernel_arguments}".strip()
+    if len(append.encode()) >= COMMAND_LINE_MAX:  # the kernel would cut it, and say nothing
+        own = len(append.encode()) - len(config.extra_kernel_arguments.encode())
+        raise QemuError(
+            f"the kernel's command line would have {len(append.encode())} bytes",
+            f"give at most {COMMAND_LINE_MAX - own - 1} bytes of kernel arguments",
+        )
     size = f"{config.memory_mib}M"
     arguments = [
         *("-name", config.name, "-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"),

@@ -50,7 +50,7 @@ def report(findings: list[Finding]) -> str:
 
     words = {Level.OK: "ok", Level.WARN: "note", Level.FAIL: "MISSING"}
     lines = aligned(("what", "state", "found"), [(f.subject, words[f.level], f.detail) for f in findings])
-    advice = [f"  {f.subject}: {f.remedy}" for f in findings if f.remedy]
+    advice = [f"  {f.subject}: " + f.remedy.replace("\n", "\n    ") for f in findings if f.remedy]
     if advice:
         lines += ["", "how to get it:", *advice]
     missing = [f.subject for f in findings if f.level is Level.FAIL]

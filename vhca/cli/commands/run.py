@@ -34,6 +34,8 @@ examples:
   vhca run --kernel ~/linux --share ~/work -- /mnt/share/test.sh
   vhca run --kernel arch/x86/boot/bzImage --modules . --timeout 5m -- rmmod mlx5_ib
   vhca run --capture run.pcapng -- sminfo
+  vhca run --memory 2G --append 'loglevel=7 dyndbg="module mlx5_ib +p"' -- dmesg
+  vhca run --qemu-arg=-d --qemu-arg=guest_errors -- true
 
 exit codes:
   the command's own; 128 + N if signal N killed it; with --each the first that is not 0

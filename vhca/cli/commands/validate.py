@@ -121,4 +121,5 @@ def _print(claim: Claim, verdict: Verdict, evidence: bool) -> None:
 
 def _print_totals(record: Record, seconds: float) -> None:
     counts = ", ".join(f"{count} {name.value}" for name, count in sorted(record.counts().items()))
-    print(f"{len(record.outcomes)} claims on {record.kernel} in {seconds:.0f} s: {counts}")
+    many = "" if len(record.outcomes) == 1 else "s"
+    print(f"{len(record.outcomes)} claim{many} on {record.kernel} in {seconds:.0f} s: {counts}")
