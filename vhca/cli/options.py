@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
         "--boot-timeout", type=seconds, default=120.0, metavar="S", help="how long a boot may take (default: 120)"
     )
     add_machine_options(group)
+    add_debug_options(group)
     logs = parser.add_argument_group("evidence")
     logs.add_argument(
         "--capture", type=capture_file, metavar="FILE.pcapng", help="write every InfiniBand packet to this file"
@@ -168,6 +170,41 @@ def add_machine_options(group: argparse._ActionsContainer) -> None:
         metavar="ARG",
         help="give QEMU this argument, in every guest; may be given again (--qemu-arg=-d --qemu-arg=guest_errors)",
     )
+
+
+def add_debug_options(group: argparse._ActionsContainer) -> None:
+    """Give a command the options that show and stop guests while they run."""
+    group.add_argument(
+        "--console",
+        action="store_true",
+        help="show on standard error what the guests' consoles print, as it comes; of several, with names before it",
+    )
+    group.add_argument(
+        "--gdb",
+        type=whole(1, 65535 - 64),
+        nargs="?",
+        const=0,
+        metavar="PORT",
+        help="let gdb attach, and print how: at a private socket, or for guest I at PORT + I of 127.0.0.1, which"
+        " every user of this host can reach (a guest that gdb holds does not stop time-outs: raise --boot-timeout)",
+    )
+
+
+def live_console(options: argparse.Namespace, line_end: str = "\n") -> Callable[[str], Callable[[bytes], None]] | None:
+    """What ``--console`` makes of the console of a guest of that name; None without it."""
+    if not options.console:
+        return None
+
+    def of_guest(name: str) -> Callable[[bytes], None]:
+        from vhca.lab.debug import LiveConsole
+
+        def show(data: bytes) -> None:
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
+
+        return LiveConsole(show, f"{name}: " if options.guests > 1 else "", line_end)
+
+    return of_guest
 
 
 def add_card_memory_option(parser: argparse._ActionsContainer) -> None:
@@ -210,6 +247,8 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
     mkey: int | None = options.mkey
     card_memory = card_memory_bytes(options)
 
+    more.setdefault("live_console", live_console(options))
+
     def rack(hcas: int, directory: Path) -> RackLike:
         from vhca.cli.racks import RecordedRack
 
@@ -229,6 +268,7 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
         boot_timeout_s=options.boot_timeout,
         kernel_arguments=" ".join(options.append),
         qemu_arguments=options.qemu_arg,
+        gdb=options.gdb,
         rack_factory=rack,
         progress=progress,
         **more,

@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,13 +26,20 @@ _REST_S: Final = 0.01
 class Recorder:
     """Writes what comes out of ``descriptor``, which it owns, to ``path`` in a thread of its own until the end."""
 
-    def __init__(self, descriptor: int, path: Path, max_bytes: int = FILE_BYTES) -> None:
-        """Raises ``OSError`` if the file cannot be made."""
+    def __init__(
+        self,
+        descriptor: int,
+        path: Path,
+        max_bytes: int = FILE_BYTES,
+        listener: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """Raises ``OSError`` if the file cannot be made.  ``listener`` hears, in the thread, what came; it is quick."""
         self.path = path
         self.lost_bytes = 0  # what the disk did not take
         self._descriptor = descriptor
         self._max_bytes = max_bytes
         self._size = 0
+        self._listener = listener
         try:
             self._file = create_private(path)
             self._older.unlink(missing_ok=True)
@@ -57,6 +65,8 @@ class Recorder:
         with contextlib.suppress(OSError):
             while data := os.read(self._descriptor, _PIECE_BYTES):
                 self._write(data)
+                if self._listener is not None:
+                    self._listener(data)
                 time.sleep(_REST_S)
         os.close(self._descriptor)
         if self._file >= 0:

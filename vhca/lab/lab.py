@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from vhca.lab import folders
+from vhca.lab import debug, folders
 from vhca.lab import guest_agent as wire
 from vhca.lab import qemu as machine
 from vhca.lab.agent_client import FILE_MAX_BYTES, AgentClient
@@ -109,6 +109,7 @@ class Guest:
             settings["net"] = "1"
         if lab.share is not None:
             settings["share"] = "rw" if lab.share_writable else "ro"
+        address = lab.gdb_address(self.index)
         config = machine.MachineConfig(
             name=self.name,
             kernel=lab.prepared.kernel.image,
@@ -127,13 +128,14 @@ class Guest:
             share_writable=lab.share_writable,
             iommu=lab.iommu,
             accelerator=lab.accelerator,
-            extra_arguments=lab.qemu_arguments,
+            extra_arguments=[*lab.qemu_arguments, *(debug.gdb_arguments(address) if address else ())],
         )
         descriptors = [agent_theirs.fileno(), qmp_theirs.fileno(), console_theirs.fileno()]
         if network_end is not None:
             descriptors.append(network_end.fileno())
         try:
-            self._recorders.append(Recorder(console_ours.detach(), self.console_path))
+            live = lab.live_console(self.name) if lab.live_console is not None else None
+            self._recorders.append(Recorder(console_ours.detach(), self.console_path, listener=live))
             self._process, messages = machine.start(
                 lab.prepared.qemu, machine.command_line(config), descriptors, self.qemu_log_path
             )
@@ -309,6 +311,8 @@ class Lab:
         boot_timeout_s: float = 120.0,
         kernel_arguments: str = "",
         qemu_arguments: Sequence[str] = (),
+        live_console: Callable[[str], Sink] | None = None,
+        gdb: int | None = None,
         mkey: int | None = None,
         card_memory: int | None = None,
         rack_factory: RackFactory | None = None,
@@ -327,6 +331,9 @@ class Lab:
         none; without it each has a secret one, and tools that send SMPs (smpquery, ibnetdiscover) get no answer.
         ``card_memory``: bytes of this process that the objects of one card's guest may take (default: a quarter of the
         guest's memory, 256 MiB to 2 GiB).  ``boot_timeout_s``: how long a guest may take to boot.
+        ``live_console``: called with a guest's name; what it returns is called with what the console prints, as it
+        comes.  ``gdb``: let gdb attach to guest i at port ``gdb`` + i of the loopback, which any user of the host can
+        reach; 0: at a private socket (:meth:`gdb_address`).
         """
         if guests < 1 or guests > 1000:
             raise LabError(f"{guests} guests: not a number of guests", "give 1 to 1000")
@@ -353,6 +360,8 @@ class Lab:
         self.iommu = iommu
         self.kernel_arguments = kernel_arguments
         self.qemu_arguments = list(qemu_arguments)
+        self.live_console = live_console
+        self._gdb = gdb
         self.guests: list[Guest] = []
         self.rack: RackLike | None = None
         self.prepared: Prepared
@@ -381,6 +390,10 @@ class Lab:
         """The fabric between the cards; ``None`` in a lab without cards."""
         return self.rack.fabric if self.rack is not None else None
 
+    def gdb_address(self, index: int) -> str:
+        """Where this guest waits for gdb, as gdb's ``target remote`` takes it; empty if it does not."""
+        return debug.gdb_address(self._gdb, index, self._socket_dir) if self._gdb is not None else ""
+
     # -- life ----------------------------------------------------------------------------------------
     def start(self) -> Self:
         """Prepare what is missing, start the cards, boot the guests and wait until all are up."""
@@ -400,6 +413,8 @@ class Lab:
             self._make_folders()
             self._start_rack()
             self._start_guests()
+            if self.cpus > 1 and (missing := debug.processors_missing(self.guests[0], self.cpus)):
+                self._progress.say(missing)  # once: all have the same kernel
             if self.autoload:
                 self.wait_active(self.boot_timeout_s)
         except BaseException:
@@ -429,6 +444,8 @@ class Lab:
             guest = Guest(self, index, self.hcas[index * per_guest : (index + 1) * per_guest])
             self.guests.append(guest)
             guest._start(end)
+            if address := self.gdb_address(index):
+                self._progress.say(debug.gdb_advice(guest.name, address, self.prepared.kernel))
         with ThreadPoolExecutor(max_workers=self.guest_count) as pool:
             waits = [pool.submit(self._bring_up, guest) for guest in self.guests]
             for wait in waits:

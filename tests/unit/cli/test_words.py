@@ -112,3 +112,11 @@ def test_a_signal_s_own_status(number: signal.Signals, code: int, monkeypatch: p
     before = signal.getsignal(number)
     assert main(["doctor"]) == code
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(("words", "port"), [([], None), (["--gdb"], 0), (["--gdb", "1234"], 1234)])
+def test_gdb_reaches_the_lab(words: list[str], port: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: dict[str, Any] = {}
+    monkeypatch.setattr("vhca.lab.Lab", lambda **arguments: got.update(arguments))
+    make_lab(parser().parse_args(["run", *words]), Progress(quiet=True))
+    assert got["gdb"] == port

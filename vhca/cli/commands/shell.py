@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from vhca.cli import status
 from vhca.cli.commands.run import Passage
-from vhca.cli.options import add_lab_options, make_lab, whole
+from vhca.cli.options import add_lab_options, live_console, make_lab, whole
 
 if TYPE_CHECKING:
     from vhca.lab import Process
@@ -31,6 +31,7 @@ examples:
   vhca shell
   vhca shell --guests 3 --guest 1
   vhca shell --kernel ~/linux --share ~/work
+  vhca shell --gdb --boot-timeout 1h --kernel ~/linux
   vhca shell -- python3
 
 exit codes:
@@ -59,7 +60,8 @@ def execute(options: argparse.Namespace) -> int:
 
     progress = Progress(sys.stderr)
     progress.step(f"starting {options.guests} guest{'s' if options.guests > 1 else ''}")
-    with make_lab(options, progress) as lab:
+    # the terminal is raw while the shell runs: it takes a line's end to the letter
+    with make_lab(options, progress, live_console=live_console(options, "\r\n")) as lab:
         guest = lab.guests[options.guest]
         progress.say(f"a shell in {guest.name}; `exit` ends it and all guests; logs are in {lab.log_dir}")
         columns, rows = shutil.get_terminal_size()
