@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 from vhca import __version__
 from vhca.cli import status
-from vhca.cli.commands import demo, doctor, fetch, run, serve, shell, validate
+from vhca.cli.commands import demo, doctor, fetch, guest, run, serve, shell, validate
 
-_COMMANDS = (demo, run, shell, validate, serve, doctor, fetch)
+_COMMANDS = (demo, run, shell, validate, serve, guest, doctor, fetch)
 _DESCRIPTION = """\
 The open virtual ConnectX HCA: InfiniBand adapters in software, for the unmodified mlx5 drivers of Linux guests.
 

@@ -69,6 +69,11 @@ _TEXTS: Final = {
     "etc/shells": "/usr/bin/bash\n/usr/bin/sh\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nprotocols: files\nservices: files\n",
     "etc/security/limits.conf": "* - memlock unlimited\n",
+    # Not Debian, only made of its packages: a program that asks ID must not take this for a whole system.
+    "etc/os-release": (
+        f'PRETTY_NAME="vhca guest (packages of Debian {pins.GUEST_SUITE})"\nNAME="vhca guest"\n'
+        f"ID=vhca\nID_LIKE=debian\nVERSION_CODENAME={pins.GUEST_SUITE}\n"
+    ),
     "root/.profile": "PS1='\\u@\\h:\\w\\$ '\n",
     "root/.bashrc": "PS1='\\u@\\h:\\w\\$ '\n",
 }
@@ -179,7 +184,11 @@ def base_archive(cache: Cache, progress: Progress) -> Path:
     """The cpio archive with everything but kernel modules."""
     root = guest_root(cache, progress)
     agent, init = _HERE / "guest_agent.py", _HERE / "guest_init.sh"
-    own = hashlib.sha256(b"\0".join((_BASE_RECIPE.encode(), root.name.encode(), agent.read_bytes(), init.read_bytes())))
+    own = hashlib.sha256(
+        b"\0".join(
+            (_BASE_RECIPE.encode(), repr(_TEXTS).encode(), root.name.encode(), agent.read_bytes(), init.read_bytes())
+        )
+    )
     key = own.hexdigest()[:16] + ".cpio"
 
     def build(place: Path) -> None:
@@ -190,6 +199,13 @@ def base_archive(cache: Cache, progress: Progress) -> Path:
             archive.close()
 
     return cache.obtain("image-base", key, build, progress)
+
+
+def programs(root: Path) -> tuple[list[str], list[str]]:
+    """The names of the programs that an image of this root has: those of packages, and those that are busybox."""
+    places = ("usr/bin/", "usr/sbin/")
+    own = {name.rpartition("/")[2] for name, _ in _base_files(root) if name.startswith(places)} | {"sh"}
+    return sorted(own), [name for name in _busybox_applets(root) if name not in own]
 
 
 def _write_base(archive: CpioWriter, root: Path, agent: Path, init: Path) -> None:

@@ -15,7 +15,7 @@ from vhca.cli.main import main, parser, split_at_dashes
 from vhca.cli.options import capture_file, existing_folder, seconds, whole
 from vhca.lab import LabError
 
-COMMANDS = ["demo", "run", "shell", "serve", "doctor", "fetch"]
+COMMANDS = ["demo", "run", "shell", "serve", "guest", "doctor", "fetch"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
