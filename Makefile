@@ -10,7 +10,7 @@ SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-memory bench-fairness fuzz soak mutants conformance validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-memory bench-fairness fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -74,6 +74,9 @@ soak: $(STAMP) ## 500 driver reloads, 100 machine resets on one rack: memory, de
 
 conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
 	$(BIN)/python -m vhca.lab.conformance
+
+ucx: $(STAMP) ## UCX's performance test in guests: every transport, operation and size
+	VHCA_UCX=all $(BIN)/pytest tests/guest/test_ucx.py $(PYTEST)
 
 validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes docs/validation
 	$(BIN)/vhca validate --source

@@ -17,6 +17,24 @@ OLDER_KERNEL_SUITES: Final = ("bookworm",)
 
 TSHARK_PACKAGES: Final = ("tshark",)
 
+# What ucx_perftest needs beside what a guest has; the packages have more dependencies, for graphics processors.
+UCX_PACKAGES: Final = (
+    "libcap2",
+    "libevent-core-2.1-7t64",
+    "libevent-pthreads-2.1-7t64",
+    "libfabric1",
+    "libgomp1",
+    "libhwloc15",
+    "libmunge2",
+    "libnuma1",
+    "libopenmpi40",
+    "libpmix2t64",
+    "libpsm2-2",
+    "libucx0",
+    "libudev1",
+    "ucx-utils",
+)
+
 GUEST_SUITE: Final = "trixie"
 GUEST_PACKAGES: Final = (
     "bash",
