@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -45,8 +46,8 @@ class Row:
 
     @property
     def one_sided(self) -> bool:
-        """Does the card change the target's memory without a sign to the target's program? (Swaps are software's.)"""
-        return self.operation.startswith("ucp_") and not self.operation.startswith(("ucp_am", "ucp_swap"))
+        """Does the card change the target's memory without a sign to the target's program?"""
+        return self.operation.startswith(("ucp_put", "ucp_get"))
 
 
 SHORT = (
@@ -91,6 +92,11 @@ def ends(guest_pair: tuple[Guest, Guest]) -> Iterator[tuple[Guest, Guest]]:
     assert_no_complaint(*guest_pair)
 
 
+def programs_objects(hca: Any) -> dict[str, int]:
+    """Of what programs alone make, what there is."""
+    return {kind: count for kind, count in hca.objects().items() if kind in ("dct", "uctx", "umem")}
+
+
 def start(guest: Guest, settings: dict[str, str], *arguments: str) -> Process:
     # Without a terminal, Debian's waits for two processes of MPI.
     return guest.popen(command("ucx_perftest", *arguments, **settings), tty=(50, 200))
@@ -98,10 +104,7 @@ def start(guest: Guest, settings: dict[str, str], *arguments: str) -> Process:
 
 def perftest(server: Guest, client: Guest, transport: str, rows: tuple[Row, ...], asleep: bool) -> dict[str, list[str]]:
     """Play `rows` in one process of each side; the figures of each row by its name."""
-    # A side whose memory is changed by the card may not sleep until then: nothing would wake it. It looks (-o).
-    looks = [" -o" if asleep and row.one_sided and transport not in DATAGRAM else "" for row in rows]
-    lines = [f"{row.name} -t {row.operation} -s {row.size} -n {row.count} -w 2" for row in rows]
-    batch = "".join(f"{line}{look}\n" for line, look in zip(lines, looks, strict=True))
+    batch = "".join(f"{row.name} -t {row.operation} -s {row.size} -n {row.count} -w 2\n" for row in rows)
     for guest in (server, client):
         guest.run(["tee", BATCH], stdin=batch, check=True)
     settings = {"UCX_TLS": transport} if transport else {}
@@ -116,7 +119,7 @@ def perftest(server: Guest, client: Guest, transport: str, rows: tuple[Row, ...]
     assert status == 0, printed
     assert listening.wait(30) == 0
     table = [line.split(",") for line in printed.splitlines()]
-    return {fields[0]: fields[1:] for fields in table if len(fields) == 9 and fields[0] != "b"}
+    return {fields[0]: fields[1:] for fields in table if len(fields) == 9 and fields[1].strip().isdigit()}
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["polling", "asleep"])
@@ -125,8 +128,14 @@ def test_ucx(
     lab: Lab, ends: tuple[Guest, Guest], transport: str, asleep: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = ALL if EVERYTHING else SHORT
+    if asleep and transport not in DATAGRAM:
+        # The target's side of these runs sleeps until its memory has changed, of which a connection gives no sign:
+        # nothing would ever wake it.
+        rows = tuple(row for row in rows if not row.one_sided)
+    before = [programs_objects(card) for card in lab.hcas]
     with moved(lab.hcas[0]) as first, moved(lab.hcas[1]) as second:
         figures = perftest(*ends, transport, rows, asleep)
+    assert [programs_objects(card) for card in lab.hcas] == before
     assert list(figures) == [row.name for row in rows]
     for row in rows:
         assert int(figures[row.name][0]) == row.count
