@@ -11,10 +11,13 @@ import contextlib
 import logging
 import os
 import stat
+import sys
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -81,7 +84,8 @@ def create_private(path: Path) -> int:
 class PrivateLog(RotatingFileHandler):
     """A log in a file of our own, with one older part (``NAME.1``) beside it.
 
-    A line that cannot be written, because the disk is full, is counted in :attr:`lost` and is no other trouble.
+    A line that cannot be written, because the disk is full, is counted in :attr:`lost` and is no other trouble; of the
+    first one our own log tells.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
@@ -93,5 +97,7 @@ class PrivateLog(RotatingFileHandler):
         return os.fdopen(create_private(Path(self.baseFilename)), "w", encoding=self.encoding, errors=self.errors)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Count the line; see :class:`logging.Handler`."""
+        """Count the line, and say so once; see :class:`logging.Handler`."""
         self.lost += 1
+        if self.lost == 1:
+            log.error("%s loses lines: %s", self.baseFilename, sys.exc_info()[1])

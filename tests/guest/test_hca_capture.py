@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.guest.cards import moved
+from vhca.fabric import Fault
 from vhca.lab import Cache, Guest, Lab, Progress
 from vhca.lab.demo import DEVICE, Exchange, bandwidth_figure, pingpong_figure, run_exchange, wait_port_active
 from vhca.lab.tshark import Tshark, find_tshark, frame_trouble
@@ -31,7 +33,7 @@ def test_a_recorded_run_decodes(lab: Lab, guest_pair: tuple[Guest, Guest], tshar
     for guest in guest_pair:
         wait_port_active(guest)
     capture = tmp_path / "run.pcapng"
-    with lab.fabric.capture(capture), moved(lab.hcas[0]) as h0, moved(lab.hcas[1]) as h1:
+    with lab.fabric.capture(capture, both_ends=True), moved(lab.hcas[0]) as h0, moved(lab.hcas[1]) as h1:
         for exchange in EXCHANGES:
             ends = run_exchange(*guest_pair, exchange, next(_ports))
             assert [end.returncode for end in ends] == [0, 0], ends
@@ -50,3 +52,52 @@ def test_a_recorded_run_decodes(lab: Lab, guest_pair: tuple[Guest, Guest], tshar
     assert opcodes["0"] == opcodes["2"] == 2 * 20  # RC SEND First, Last
     assert opcodes["100"] >= 2 * 20  # UD SEND Only: the ping-pong's, and management's
     assert opcodes["17"] > 0  # RC Acknowledge
+
+
+def test_what_a_guest_writes_to_itself_is_recorded(
+    lab: Lab, guest_pair: tuple[Guest, Guest], tshark: Tshark, tmp_path: Path
+) -> None:
+    guest = guest_pair[0]
+    wait_port_active(guest)
+    command = f"ib_write_bw -d {DEVICE} -F -s 10000 -n 5"
+    script = f"{command} >/dev/null & sleep 2; {command} 127.0.0.1"
+    with lab.fabric.capture(tmp_path / "self.pcapng"):
+        guest.run(["sh", "-c", script], check=True)
+    rows = tshark.fields(tmp_path / "self.pcapng", "_ws.malformed", "infiniband.bth.opcode", "frame.interface_name")
+    assert frame_trouble(rows) == []
+    seen = Counter(row["infiniband.bth.opcode"] for row in rows if row["frame.interface_name"] == "h0-loopback")
+    assert seen["6"] == seen["7"] == seen["8"] == 5
+
+
+def test_the_third_write_is_lost_as_the_page_says(
+    lab: Lab, guest_pair: tuple[Guest, Guest], tshark: Tshark, tmp_path: Path
+) -> None:
+    """The example of docs/fabric.md, as it is written there: the packet is where it was sent, and sent again."""
+    page = (Path(__file__).parents[2] / "docs" / "fabric.md").read_text("utf-8")
+    (code,) = re.findall(r"^## Faults$.*?^```python\n(.*?)^```$", page, re.S | re.M)
+    before, traffic, after = code.partition(code.splitlines(keepends=True)[3])
+    assert traffic.startswith("...")
+    for guest in guest_pair:
+        wait_port_active(guest)
+    names: dict[str, object] = {"lab": lab}
+    with lab.fabric.capture(tmp_path / "run.pcapng", both_ends=True), moved(lab.hcas[1]) as card:
+        exec(before, names)
+        exchange = Exchange("ib_write_bw", ("-d", DEVICE, "-F", "-s", "10000", "-n", "20"), "", bandwidth_figure)
+        ends = run_exchange(*guest_pair, exchange, next(_ports))
+        assert [end.returncode for end in ends] == [0, 0], ends
+        rule = names["rule"]
+        assert isinstance(rule, Fault)
+        assert rule.hits == 1
+        exec(after, names)
+    assert lab.fabric.faults("h1") == []
+    assert card["retransmits"] > 0
+    fields = ("infiniband.bth.opcode", "infiniband.bth.psn", "frame.interface_name")
+    rows = tshark.fields(tmp_path / "run.pcapng", *fields)
+    sent, arrived = (
+        [row[fields[1]] for row in rows if row[fields[2]] == name and row[fields[0]] in ("6", "7", "8")]
+        for name in ("h1", "h0")
+    )
+    lost = sent[2]
+    assert sent.count(lost) == 2
+    assert arrived.count(lost) == 1
+    assert len(sent) == len(arrived) + 1

@@ -9,19 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.guest.cards import Moved, moved
-from vhca.fabric.faults import Fault
+from vhca.fabric import Fault
 from vhca.lab import Guest, Lab
 from vhca.lab.demo import DEVICE, Exchange, bandwidth_figure, run_exchange, wait_port_active
-from vhca.wire.packet import Packet
+from vhca.wire.packet import RC
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "guest-tests"
 LOSS = 0.05
 _ports = iter(range(19500, 19999))
-
-
-def data(packet: Packet) -> bool:
-    """Not management."""
-    return packet.vl != 15
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +31,9 @@ def _repaired(lab: Lab, guest_pair: tuple[Guest, Guest]) -> Iterator[None]:
 def damage(lab: Lab, *faults: tuple[str, float]) -> None:
     """Put rules on both directions of both cables: (action, probability)."""
     for name in ("h0", "h1"):
-        for toward_card in (True, False):
-            for action, probability in faults:
-                fault = Fault(action, match=data, probability=probability, delay_ns=2_000_000)  # type: ignore[arg-type]
-                lab.fabric.add_fault(name, fault, toward_card=toward_card)
+        for action, probability in faults:
+            fault = Fault(action, probability=probability, delay_ns=2_000_000)  # type: ignore[arg-type]
+            lab.fabric.add_fault(name, fault)
 
 
 def both(lab: Lab, script: str, *arguments: str) -> tuple[dict[str, object], dict[str, object], Moved]:
@@ -90,8 +84,8 @@ def test_an_atomic_counter_counts_each_request_once(lab: Lab, faults: tuple[tupl
 
 
 def test_retry_exhaustion(lab: Lab) -> None:
-    fault = Fault("drop", match=lambda packet: packet.vl != 15 and packet.service == 0)
-    lab.fabric.add_fault("h1", fault, toward_card=False)
+    fault = Fault("drop", match=lambda packet: packet.service == RC)
+    lab.fabric.add_fault("h1", fault, "from_card")
     _, sender, card = both(lab, "exhaustion.py")
     assert sender == {"status": "RETRY_EXC_ERR", "state": "ERR", "next": "WR_FLUSH_ERR"}
     # the first try and the two repeats that the sender asked for

@@ -117,7 +117,9 @@ def test_a_log_takes_a_bounded_part_of_the_disk(tmp_path: Path, umask: int) -> N
     assert victim.read_text() == "precious"
 
 
-def test_a_full_disk_costs_lines_and_nothing_else(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_full_disk_costs_lines_and_one_warning(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     handler = PrivateLog(tmp_path / "log", 1000)
     handler.setStream(open("/dev/full", "w"))  # noqa: SIM115 (closed by the handler)
     logger = logging.Logger("h0")
@@ -125,4 +127,6 @@ def test_a_full_disk_costs_lines_and_nothing_else(capsys: pytest.CaptureFixture[
     for _ in range(3):
         logger.info("words")
     assert handler.lost == 3
+    words = f"{tmp_path / 'log'} loses lines: [Errno 28] No space left on device"
+    assert [record.getMessage() for record in caplog.records] == [words]
     assert capsys.readouterr().err == ""

@@ -123,6 +123,8 @@ class Board:
         self._raise_irq = raise_irq
         self._defer = defer
         self._cables: dict[int, Cable] = {}
+        # Told of each packet that the card sends to itself: for an analyser.
+        self.looped: Callable[[Packet], None] | None = None
         self._commands = CommandQueue(memory, LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE)
         self.segment = InitSegment(
             info,
@@ -327,6 +329,8 @@ class Board:
                     self._transmit(effect)  # type: ignore[arg-type]
                 elif kind is Loopback:
                     back: Loopback = effect  # type: ignore[assignment]
+                    if self.looped is not None:
+                        self.looped(back.packet)
                     self._arrived(PacketIn(back.port, back.packet, turned=True))
                 elif kind is RaiseIrq:
                     self._raise_irq(effect.vector)  # type: ignore[union-attr]

@@ -8,15 +8,16 @@ import contextlib
 import logging
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from vhca.chip.board import Board
 from vhca.chip.card import Card, CardFunction, load_firmware
+from vhca.fabric.capture import Capture
 from vhca.fabric.fabric import Fabric
-from vhca.fabric.faults import Fault
+from vhca.fabric.faults import Direction, Fault
 from vhca.hw.hardware import FirmwareImage
 from vhca.private_files import PrivateLog
 from vhca.sim.clock import RealClock
@@ -89,22 +90,68 @@ class LiveFabric:
         """Plug the cable of a port in again."""
         self._loop.call(lambda: self._fabric.link_up(name))
 
-    def add_fault(self, name: str, fault: Fault, *, toward_card: bool = True) -> None:
-        """Let something go wrong on a port's cable, in one direction."""
-        self._loop.call(lambda: self._fabric.add_fault(name, fault, toward_card=toward_card))
+    def names(self) -> list[str]:
+        """The cards, by the names of their ports."""
+        return self._loop.call(lambda: list(self._fabric.ports))
+
+    def add_fault(self, name: str, fault: Fault, direction: Direction = "both") -> Fault:
+        """Let something go wrong on a port's cable, and return the rule, which counts its hits.
+
+        `direction`: "from_card" what the card sends, "to_card" what it is sent, "both" (counted together) either.
+        """
+        self._loop.call(lambda: self._fabric.add_fault(name, fault, direction))
+        return fault
+
+    def faults(self, name: str) -> list[tuple[Direction, Fault]]:
+        """The rules of a port's cable and which way they look, in order."""
+        return self._loop.call(lambda: self._fabric.faults(name))
 
     def clear_faults(self, name: str) -> None:
         """Repair a port's cable."""
         self._loop.call(lambda: self._fabric.clear_faults(name))
 
-    @contextlib.contextmanager
-    def capture(self, path: Path | str) -> Iterator[None]:
-        """Record every packet on every cable in a pcapng file while the context is open."""
-        capture = self._loop.call(lambda: self._fabric.capture(path))
-        try:
-            yield
-        finally:
-            self._loop.call(lambda: self._fabric.stop_capture(capture))
+    def capture(
+        self, path: Path | str, ports: Sequence[str] | None = None, *, both_ends: bool = False
+    ) -> "LiveCapture":
+        """Record every packet of these cards (None: all) in a pcapng file, from now on until :meth:`LiveCapture.stop`.
+
+        It is a context manager, too, which stops at its end. See :meth:`vhca.fabric.fabric.Fabric.capture` for what is
+        recorded where, and for errors.
+        """
+        capture = self._loop.call(lambda: self._fabric.capture(path, ports, both_ends=both_ends))
+        return LiveCapture(self._loop, self._fabric, capture)
+
+
+class LiveCapture:
+    """A recording that runs; any thread. The rack stops it if nobody else does.
+
+    :ivar path: the pcapng file.
+    """
+
+    def __init__(self, loop: Loop, fabric: Fabric, capture: Capture) -> None:
+        self._loop = loop
+        self._fabric = fabric
+        self._capture = capture
+        self.path = capture.path
+
+    @property
+    def packets(self) -> int:
+        """Packets recorded so far."""
+        return self._capture.packets
+
+    def flush(self) -> None:
+        """Make what was recorded so far visible to readers of the file."""
+        self._loop.call(self._capture.flush)
+
+    def stop(self) -> None:
+        """End the recording and close its file; nothing if that was done before."""
+        self._loop.call(lambda: self._fabric.stop_capture(self._capture))
+
+    def __enter__(self) -> "LiveCapture":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class Rack:
@@ -163,6 +210,7 @@ class Rack:
             lambda: card.board.full,
         )
         port.set_enabled(False)
+        card.board.looped = port.looped
         card.plug(1, port)
         return card
 

@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 from vhca import __version__
 from vhca.cli import status
-from vhca.cli.commands import demo, doctor, fetch, guest, run, serve, shell, validate
+from vhca.cli.commands import demo, doctor, fetch, guest, run, serve, shell, tshark, validate
 
-_COMMANDS = (demo, run, shell, validate, serve, guest, doctor, fetch)
+_COMMANDS = (demo, run, shell, validate, serve, guest, tshark, doctor, fetch)
 _DESCRIPTION = """\
 The open virtual ConnectX HCA: InfiniBand adapters in software, for the unmodified mlx5 drivers of Linux guests.
 
@@ -120,7 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def split_at_dashes(words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Cut a command line at its first ``--``: our part, and the guest's (``None`` without ``--``)."""
+    """Cut a command line at its first ``--``: our part, and the guest's (``None`` without ``--``).
+
+    What is behind ``tshark`` is tshark's, unless it asks for our help.
+    """
+    if words[:1] == [tshark.NAME] and words[1:2] not in (["-h"], ["--help"]):
+        return words[:1], words[2:] if words[1:2] == ["--"] else words[1:]
     if "--" not in words:
         return words, None
     at = words.index("--")

@@ -146,9 +146,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     add_machine_options(group)
     add_debug_options(group)
     logs = parser.add_argument_group("evidence")
-    logs.add_argument(
-        "--capture", type=capture_file, metavar="FILE.pcapng", help="write every InfiniBand packet to this file"
-    )
+    add_capture_options(logs)
     logs.add_argument("--keep-logs", action="store_true", help="keep the logs of a run that did not fail, too")
     logs.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the logs in this folder, always")
 
@@ -207,6 +205,45 @@ def live_console(options: argparse.Namespace, line_end: str = "\n") -> Callable[
     return of_guest
 
 
+def add_capture_options(parser: argparse._ActionsContainer) -> None:
+    """Give a command with a fabric the options that record its packets."""
+    parser.add_argument(
+        "--capture",
+        type=capture_file,
+        metavar="FILE.pcapng",
+        help="write every InfiniBand packet to this file, once, where it was sent; what a card sends to itself, too"
+        " (`vhca tshark -r FILE.pcapng` shows it)",
+    )
+    parser.add_argument(
+        "--capture-port",
+        action="append",
+        metavar="CARD",
+        help="record this card only (h0, h1, ...); may be given several times",
+    )
+    parser.add_argument(
+        "--capture-both-ends",
+        action="store_true",
+        help="record each packet also where it arrives, behind all faults: one that is lost on the way is there once",
+    )
+
+
+def capture_settings(options: argparse.Namespace, cards: int) -> dict[str, Any]:
+    """What the options of :func:`add_capture_options` say, as arguments of a recorded rack of so many cards.
+
+    :raises LabError: they do not fit together.
+    """
+    from vhca.lab.errors import LabError
+
+    ports: list[str] | None = options.capture_port
+    if options.capture is None and (ports or options.capture_both_ends):
+        raise LabError("there is nothing to capture to", "name a file with --capture FILE.pcapng")
+    for name in ports or ():
+        if name not in {f"h{index}" for index in range(cards)}:
+            there = f"there are h0 to h{cards - 1}" if cards else "there are none"
+            raise LabError(f"--capture-port {name}: there is no such card", there)
+    return {"capture": options.capture, "ports": ports, "both_ends": options.capture_both_ends}
+
+
 def add_card_memory_option(parser: argparse._ActionsContainer) -> None:
     """Give a command the option that limits what a guest's objects on a card take of the host."""
     parser.add_argument(
@@ -243,7 +280,7 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
     from vhca.lab import Lab
     from vhca.lab.lab import RackLike
 
-    capture: Path | None = options.capture
+    recording = capture_settings(options, options.guests * options.hcas)
     mkey: int | None = options.mkey
     card_memory = card_memory_bytes(options)
 
@@ -252,7 +289,7 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
     def rack(hcas: int, directory: Path) -> RackLike:
         from vhca.cli.racks import RecordedRack
 
-        return RecordedRack(hcas, directory, capture, mkey, card_memory)
+        return RecordedRack(hcas, directory, mkey=mkey, card_memory=card_memory, **recording)
 
     return Lab(
         guests=options.guests,

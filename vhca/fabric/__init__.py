@@ -1,1 +1,5 @@
 """The cables and the switch between the cards, with a subnet manager inside; everything it does is packets."""
+
+from vhca.fabric.faults import Action, Direction, Fault
+
+__all__ = ["Action", "Direction", "Fault"]

@@ -6,15 +6,16 @@ of that loop. Nothing is configured behind the scenes: ports come up because the
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
-from vhca.fabric.capture import INBOUND, OUTBOUND, Capture
-from vhca.fabric.faults import Fault, FaultInjector
-from vhca.fabric.link import CallSoon, Link, LinkEnd
+from vhca.fabric.capture import Capture
+from vhca.fabric.faults import DIRECTIONS, Direction, Fault, FaultInjector
+from vhca.fabric.link import CallSoon, Link, LinkEnd, Tap
 from vhca.fabric.port import MANAGEMENT_VL, SwitchPort
+from vhca.fabric.recording import Recording
 from vhca.fabric.subnet_administration import SubnetAdministration
 from vhca.fabric.subnet_manager import SubnetManager
 from vhca.fabric.switch import Switch
@@ -40,6 +41,7 @@ class FabricPort:
         self.link = link
         self.switch_port = switch_port
         self._end: LinkEnd = link.a
+        self.loopback_taps: list[Tap] = []
         self._receive: Callable[[Packet], None] | None = None
         self._link_changed: Callable[[bool], None] | None = None
         self._card_full: Callable[[], bool] | None = None
@@ -103,6 +105,21 @@ class FabricPort:
         if self._link_changed is not None:
             self._link_changed(up)
 
+    @property
+    def sent_taps(self) -> list[Tap]:
+        """Who sees what the card sends, before any fault of the cable."""
+        return self._end.sent_taps
+
+    @property
+    def arrival_taps(self) -> list[Tap]:
+        """Who sees what arrives at the card."""
+        return self._end.arrival_taps
+
+    def looped(self, packet: Packet) -> None:
+        """A packet or burst that the card sends to itself: it is on no cable, but an analyser is told."""
+        for tap in self.loopback_taps:
+            tap(packet)
+
     def counters(self) -> dict[str, int]:
         """What the card sent (xmit) and was sent (rcv), counted at the switch: words of 4 bytes, packets."""
         counters = self.switch_port.counters
@@ -143,7 +160,7 @@ class Fabric:
         self._seed = seed
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
-        self._captures: dict[Capture, list[tuple[Link, Callable[[LinkEnd, Packet], None]]]] = {}
+        self._captures: dict[Capture, Recording] = {}
         self.ports: dict[str, FabricPort] = {}
         self.switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns)
         self.manager = SubnetManager(
@@ -168,8 +185,8 @@ class Fabric:
         link = Link(self._call_soon, self._call_later, name, f"switch/{switch_port.number}")
         port = self.ports[name] = FabricPort(name, link, switch_port)
         switch_port.plug(link.b)
-        for capture in self._captures:
-            self._tap(capture, port)
+        for recording in self._captures.values():
+            recording.add(port)
         return port
 
     def link_down(self, name: str) -> None:
@@ -180,13 +197,30 @@ class Fabric:
         """Plug a port's cable in again; KeyError if there is no such port."""
         self.ports[name].link.set_plugged(True)
 
-    def add_fault(self, name: str, fault: Fault, *, toward_card: bool = True) -> None:
-        """Let something go wrong on a port's cable, in one direction; see :class:`vhca.fabric.faults.Fault`."""
+    def add_fault(self, name: str, fault: Fault, direction: Direction = "both") -> None:
+        """Let something go wrong on a port's cable, with what the card sends, with what it is sent, or with either.
+
+        With "both" the rule counts both ways together; see :class:`vhca.fabric.faults.Fault`. KeyError if there is no
+        such port, ValueError for another direction.
+        """
+        port = self.ports[name]
+        if direction not in DIRECTIONS:
+            raise ValueError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
+        for end, its_direction in ((port.link.a, "from_card"), (port.link.b, "to_card")):
+            if direction in ("both", its_direction):
+                if end.faults is None:
+                    end.faults = FaultInjector(self._seed + 2 * port.switch_port.number + (end is port.link.b))
+                end.faults.rules.append(fault)
+
+    def faults(self, name: str) -> list[tuple[Direction, Fault]]:
+        """The rules of a port's cable, in the order in which they act; KeyError if there is no such port."""
         link = self.ports[name].link
-        end = link.b if toward_card else link.a
-        if end.faults is None:
-            end.faults = FaultInjector(self._seed + 2 * self.ports[name].switch_port.number + toward_card)
-        end.faults.rules.append(fault)
+        sent, arriving = (end.faults.rules if end.faults is not None else [] for end in (link.a, link.b))
+        both = [rule for rule in sent if any(rule is other for other in arriving)]
+        found: list[tuple[Direction, Fault]] = []
+        for rule in sent:
+            found.append(("both" if any(rule is other for other in both) else "from_card", rule))
+        return found + [("to_card", rule) for rule in arriving if not any(rule is other for other in both)]
 
     def clear_faults(self, name: str) -> None:
         """Repair a port's cable."""
@@ -231,35 +265,36 @@ class Fabric:
 
     # Capture
 
-    def capture(self, path: Path | str) -> Capture:
-        """Record what passes all cables, those added later too, until :meth:`stop_capture`."""
+    def capture(self, path: Path | str, ports: Sequence[str] | None = None, *, both_ends: bool = False) -> Capture:
+        """Record what the cards send and are sent, until :meth:`stop_capture`.
+
+        `ports` names the cards (None: all, those added later too). A packet is recorded where a card sent it, before
+        any fault of the cable. Where it arrives, behind all faults, it is recorded if nobody recorded it before: it
+        comes from the switch, or from a card that is not recorded; with `both_ends`, always. What a card sends to
+        itself gets an interface of its own, NAME-loopback.
+
+        KeyError if there is no such port, OSError if the file cannot be written.
+        """
+        for name in ports or ():
+            self.ports[name]
         offset_ns = time.time_ns() - self._clock.now_ns()
         capture = Capture(path, lambda: self._clock.now_ns() + offset_ns)
-        self._captures[capture] = []
+        recording = self._captures[capture] = Recording(capture, None if ports is None else frozenset(ports), both_ends)
         for port in self.ports.values():
-            self._tap(capture, port)
+            recording.add(port)
         return capture
 
     def stop_capture(self, capture: Capture) -> None:
         """End a recording and close its file."""
-        for link, tap in self._captures.pop(capture, []):
-            link.taps.remove(tap)
+        recording = self._captures.pop(capture, None)
+        if recording is not None:
+            recording.end()
         capture.close()
 
     def close(self) -> None:
         """End all recordings."""
         for capture in list(self._captures):
             self.stop_capture(capture)
-
-    def _tap(self, capture: Capture, port: FabricPort) -> None:
-        interface = capture.interface(port.name)
-        card = port.link.a
-
-        def tap(end: LinkEnd, packet: Packet) -> None:
-            capture.record(interface, packet, OUTBOUND if end is card else INBOUND)
-
-        port.link.taps.append(tap)
-        self._captures[capture].append((port.link, tap))
 
     # Timers
 

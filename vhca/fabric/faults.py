@@ -7,21 +7,58 @@ on it; later rules do not see it.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Literal
+from typing import Final, Literal, get_args
 
-from vhca.wire.ib import split
-from vhca.wire.packet import Packet
+from vhca.wire.ib import opcode_of, split
+from vhca.wire.opcodes import OPCODES
+from vhca.wire.packet import UD, Packet
 
 Action = Literal["drop", "duplicate", "reorder", "corrupt", "delay"]
+"""`reorder` swaps a packet with the next one on the cable."""
+
+Direction = Literal["both", "from_card", "to_card"]
+"""Which way on a card's cable: what the card sends, what it is sent, or (counted together) both."""
+
+ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
+DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
+
+
+def opcodes_named(name: str) -> frozenset[int]:
+    """The opcodes that a name means: RC_RDMA_WRITE_LAST is one, RDMA_WRITE all writes of all services, SEND all sends.
+
+    ValueError, with the names there are, if it means none.
+    """
+    wanted = name.upper()
+    found, names = set(), []
+    for row in OPCODES:
+        if row is None:
+            continue
+        operation = row.name.partition("_")[2]
+        names.append(operation)
+        if any(full == wanted or full.startswith(wanted + "_") for full in (row.name, operation)):
+            found.add(row.code)
+    if not found:
+        raise ValueError(
+            f"no opcode is called {name}; there are {', '.join(dict.fromkeys(names))}, and their beginnings"
+        )
+    return frozenset(found)
 
 
 @dataclass(slots=True)
 class Fault:
-    """One rule: what to do with which packets.
+    """One rule: what to do with which packets. ValueError for a rule that cannot be.
 
-    `match` limits the rule to some packets (None: all), `probability` (0..1) to a random share of those; `skip` lets
-    the first matching packets pass, `limit` ends the rule after so many hits (None: never). `reorder` swaps a packet
-    with the next one on the cable; `delay_ns` is for action `delay`.
+    What limits the rule to some packets (all of these must hold):
+
+    - `opcode`: a name, or its beginning: "RDMA_WRITE", "RC_SEND_ONLY"; see :func:`opcodes_named`
+    - `dest_qp`, `psn`: as in the base transport header
+    - `match`: a function of the packet
+    - `management`: without it datagrams of QP0 and QP1 are left alone, and not counted
+
+    Which of these are hit: `nth` that one only, counted from 1; or, behind the first `skip`, each with `probability`
+    (0..1), until there were `limit` hits (None: no end).
+
+    `delay_ns` is for action `delay`. A rule counts: `seen` packets were meant, `hits` of them hit.
     """
 
     action: Action
@@ -30,21 +67,71 @@ class Fault:
     skip: int = 0
     limit: int | None = None
     delay_ns: int = 0
+    opcode: str | None = None
+    dest_qp: int | None = None
+    psn: int | None = None
+    nth: int | None = None
+    management: bool = False
+    seen: int = field(default=0, init=False)
     hits: int = field(default=0, init=False)
+    _codes: frozenset[int] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise ValueError(f"a fault cannot {self.action!r}; it can {', '.join(ACTIONS)}")
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"probability {self.probability} is not in 0 .. 1")
+        if min(self.skip, self.delay_ns, self.limit or 0) < 0:
+            raise ValueError("skip, limit and delay cannot be negative")
+        if self.opcode is not None:
+            self._codes = opcodes_named(self.opcode)
+        if self.nth is not None:
+            if self.nth < 1 or self.skip or self.limit is not None:
+                raise ValueError("nth counts from 1, and goes without skip and limit")
+            self.skip, self.limit = self.nth - 1, 1
 
     def hit(self, packet: Packet, random: Random) -> bool:
         """Tell whether the rule acts on this packet, and count it."""
         if self.limit is not None and self.hits >= self.limit:
             return False
-        if self.match is not None and not self.match(packet):
+        if not self._means(packet):
             return False
-        if self.skip > 0:
-            self.skip -= 1
+        self.seen += 1
+        if self.seen <= self.skip:
             return False
         if self.probability < 1.0 and random.random() >= self.probability:
             return False
         self.hits += 1
         return True
+
+    def _means(self, packet: Packet) -> bool:
+        if not self.management and packet.service == UD and (packet.dest_qp <= 1 or packet.src_qp <= 1):
+            return False
+        if self.dest_qp is not None and packet.dest_qp != self.dest_qp:
+            return False
+        if self.psn is not None and packet.psn != self.psn:
+            return False
+        if self._codes is not None:
+            try:
+                if opcode_of(packet).code not in self._codes:
+                    return False
+            except ValueError:  # a card sent what no wire could carry
+                return False
+        return self.match is None or self.match(packet)
+
+    def __str__(self) -> str:
+        """The rule in words, without its counts."""
+        words: list[str] = [self.action]
+        if self.action == "delay":
+            words.append(f"by {self.delay_ns / 1e6:g} ms")
+        for name, value in (("opcode", self.opcode), ("dest_qp", self.dest_qp), ("psn", self.psn), ("nth", self.nth)):
+            if value is not None:
+                words.append(f"{name} {value}")
+        if self.nth is None:
+            words += [f"skip {self.skip}"] * (self.skip > 0) + [f"limit {self.limit}"] * (self.limit is not None)
+        if self.probability < 1.0:
+            words.append(f"probability {self.probability:g}")
+        return " ".join(words + ["management"] * self.management + ["match"] * (self.match is not None))
 
 
 class FaultInjector:

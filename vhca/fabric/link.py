@@ -41,14 +41,26 @@ class Endpoint(Protocol):
         ...
 
 
-Tap = Callable[["LinkEnd", Packet], None]
-"""Sees each packet or burst as it is put on the cable, with the end that sent it."""
+Tap = Callable[[Packet], None]
+"""Sees each packet or burst at one end of a cable: as it is sent there, before any fault, or as it arrives there."""
 
 
 class LinkEnd:
     """One end of a cable; `send` goes to the other one."""
 
-    __slots__ = ("_bytes", "_draining", "_queue", "enabled", "endpoint", "faults", "link", "name", "other")
+    __slots__ = (
+        "_bytes",
+        "_draining",
+        "_queue",
+        "arrival_taps",
+        "enabled",
+        "endpoint",
+        "faults",
+        "link",
+        "name",
+        "other",
+        "sent_taps",
+    )
 
     def __init__(self, link: "Link", name: str) -> None:
         self.link = link
@@ -57,6 +69,8 @@ class LinkEnd:
         self.enabled = False
         self.faults: FaultInjector | None = None
         self.other: LinkEnd = self
+        self.sent_taps: list[Tap] = []
+        self.arrival_taps: list[Tap] = []
         self._queue: deque[Packet] = deque()
         self._bytes = 0
         self._draining = False
@@ -95,6 +109,8 @@ class LinkEnd:
         if not link.up:
             link.dropped["link_down"] += packet.count
             return
+        for tap in self.sent_taps:
+            tap(packet)
         if self.faults is not None and self.faults.rules:
             self._send_faulty(packet)
         else:
@@ -117,8 +133,6 @@ class LinkEnd:
         if packet.vl == MANAGEMENT_VL and self.full:
             link.dropped["vl15"] += packet.count
             return
-        for tap in link.taps:
-            tap(self, packet)
         other = self.other
         other._queue.append(packet)
         other._bytes += len(packet.payload)
@@ -136,6 +150,8 @@ class LinkEnd:
                     break  # the link went down on the way, or the receiver is full
                 packet = queue.popleft()
                 self._bytes -= len(packet.payload)
+                for tap in self.arrival_taps:
+                    tap(packet)
                 if endpoint is not None:
                     endpoint.receive(packet)
         finally:
@@ -163,7 +179,6 @@ class Link:
         self.b = LinkEnd(self, name_b)
         self.a.other = self.b
         self.b.other = self.a
-        self.taps: list[Tap] = []
         self.dropped: Counter[str] = Counter()
         self.plugged = True
         self.up = False

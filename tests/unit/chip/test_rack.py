@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from vhca.chip.rack import MAX_CARDS, MAX_DESCRIPTORS, Rack, RackError
+from vhca.fabric import Fault
+from vhca.hw.effects import Loopback
 from vhca.vfio_user.server import VfioUserError
+from vhca.wire.packet import RC, SEND, Packet
 
 
 def names(folder: Path) -> list[str]:
@@ -94,3 +97,29 @@ def test_a_rack_may_open_as_many_files_as_it_is_allowed(tmp_path: Path) -> None:
             assert resource.getrlimit(resource.RLIMIT_NOFILE) == (wanted, before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_capture_begins_when_it_is_asked_for(tmp_path: Path) -> None:
+    with Rack(1, tmp_path, logs=False) as rack:
+        capture = rack.fabric.capture(tmp_path / "bare.pcapng")
+        assert capture.path.stat().st_mode & 0o777 == 0o600
+        capture.flush()
+        assert capture.path.stat().st_size > 0
+        with rack.fabric.capture(tmp_path / "block.pcapng") as other:
+            assert other.packets >= 0
+        assert len(rack._subnet._captures) == 1
+        capture.stop()
+        capture.stop()
+        assert not rack._subnet._captures
+        rule = rack.fabric.add_fault("h0", Fault("drop"))
+        assert (rule.hits, rack.fabric.faults("h0"), rack.fabric.names()) == (0, [("both", rule)], ["h0"])
+
+
+def test_loopback_of_a_card_reaches_the_capture(tmp_path: Path) -> None:
+    with Rack(1, tmp_path, logs=False) as rack:
+        board = rack.hcas[0].board
+        packet = Packet(1, 1, RC, SEND, 0x11, 1, b"to myself")
+        with rack.fabric.capture(tmp_path / "self.pcapng") as capture:
+            rack.loop.call(lambda: board.execute([Loopback(1, packet)]))
+            assert capture.packets == 1
+    assert b"h0-loopback" in (tmp_path / "self.pcapng").read_bytes()

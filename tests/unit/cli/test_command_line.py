@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 
 from vhca.cli import status
 from vhca.cli.main import main, parser, split_at_dashes
-from vhca.cli.options import capture_file, existing_folder, seconds, whole
+from vhca.cli.options import capture_file, capture_settings, existing_folder, seconds, whole
 from vhca.lab import LabError
 
 COMMANDS = ["demo", "run", "shell", "serve", "guest", "doctor", "fetch"]
@@ -240,3 +243,50 @@ def test_serve_that_cannot_start_leaves_no_socket(
     assert _serve(monkeypatch, tmp_path) == status.TROUBLE
     assert "h1.sock: exists and is not a socket" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["h1.sock"]
+
+
+def test_tshark_gets_its_arguments_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vhca.lab.tshark import Tshark
+
+    decoder = Tshark(("/x/ld.so", "--library-path", "/x", "/x/tshark"), {"WIRESHARK_DATA_DIR": "/x/data"})
+    monkeypatch.setattr("vhca.lab.tshark.find_tshark", lambda _cache, _progress: decoder)
+    begun: list[tuple[str, list[str], str]] = []
+
+    def execve(path: str, arguments: list[str], environment: dict[str, str]) -> None:
+        begun.append((path, arguments, environment["WIRESHARK_DATA_DIR"]))
+        raise SystemExit(7)
+
+    monkeypatch.setattr(os, "execve", execve)
+    for words, theirs in (
+        (["-r", "a.pcapng", "-v", "--", "x"], ["-r", "a.pcapng", "-v", "--", "x"]),
+        (["--", "--help"], ["--help"]),
+        ([], []),
+    ):
+        with pytest.raises(SystemExit, match="7"):
+            main(["tshark", *words])
+        assert begun.pop() == ("/x/ld.so", [*decoder.command, *theirs], "/x/data")
+
+
+def test_the_tshark_of_the_cache_starts() -> None:
+    from vhca.lab.cache import Cache
+    from vhca.lab.tshark import ready_tshark
+
+    if ready_tshark(Cache()) is None:
+        pytest.skip("no tshark on the host or in the cache (vhca fetch)")
+    command = [sys.executable, "-m", "vhca.cli.main", "tshark", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout[:6]) == (0, "TShark"), done.stderr
+
+
+def test_ports_to_capture_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = ["--capture", str(tmp_path / "a.pcapng")]
+    for words, complaint in (
+        ([*file, "--capture-port", "h2"], "there are h0 to h1"),
+        (["--capture-port", "h0"], "name a file with --capture"),
+        (["--capture-both-ends"], "name a file with --capture"),
+    ):
+        assert main(["serve", "--hcas", "2", "--dir", str(tmp_path / "d"), *words]) == status.TROUBLE
+        assert complaint in capsys.readouterr().err
+    options = parser().parse_args(["run", "--guests", "2", *file, "--capture-port", "h0", "--capture-port", "h1"])
+    settings = capture_settings(options, 2)
+    assert settings == {"capture": tmp_path / "a.pcapng", "ports": ["h0", "h1"], "both_ends": False}

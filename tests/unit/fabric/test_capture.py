@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.fabric.bench import Bench
+from vhca.fabric import Action, Direction, Fault
 from vhca.fabric.capture import INBOUND, LINKTYPE_ERF, LINKTYPE_INFINIBAND, OUTBOUND, Capture
 from vhca.lab.cache import Cache
 from vhca.lab.tshark import frame_trouble, ready_tshark
@@ -200,7 +201,7 @@ def test_tshark_reads_a_subnet_coming_up(tmp_path: Path) -> None:
     a.port.send(a.data(b.lid, b"not recorded"))
     bench.run()
     bench.fabric.close()
-    assert not a.port.link.taps
+    assert a.port.sent_taps == a.port.arrival_taps == a.port.loopback_taps == []
     mad = [f"infiniband.mad.{name}" for name in ("mgmtclass", "method", "attributeid")]
     rows = fields(path, *mad, "infiniband.portinfo.lid", "infiniband.smpdirected.hopcount")
     assert len(rows) == capture.packets
@@ -245,3 +246,99 @@ def test_scapy_computes_the_same_icrc() -> None:
     transport = bth[:4] + b"\xff" + bth[5:]
     assert zlib.crc32(masked + udp[:6] + b"\xff\xff" + transport).to_bytes(4, "little") == crc
     assert icrc(b"\x00\x03" + bytes(6) + ip + bth) == zlib.crc32(masked + transport)
+
+
+def recorded(path: Path) -> list[tuple[str, int, Packet]]:
+    """(interface, direction, packet) of each packet of a file, management left out."""
+    names, found = [], []
+    for kind, body in blocks(path.read_bytes()):
+        if kind == 1:
+            size = struct.unpack_from("<HH", body, 8)[1]
+            names.append(body[12 : 12 + size].decode())
+        elif kind == 6:
+            interface, _, _, size, _ = struct.unpack_from("<IIIII", body)
+            packet = ib.decode(body[36 : 20 + size])
+            direction = struct.unpack_from("<HHI", body, 20 + size + (-size & 3))[2]
+            if packet.dest_qp > 1:
+                found.append((names[interface], direction, packet))
+    return found
+
+
+@pytest.mark.parametrize("action", ["drop", "corrupt", "duplicate", "delay"])
+@pytest.mark.parametrize("place", [("hca0", "from_card"), ("hca1", "to_card")])
+def test_what_a_fault_does_is_seen_behind_it_only(tmp_path: Path, action: Action, place: tuple[str, Direction]) -> None:
+    bench = Bench(2)
+    bench.run()
+    a, b = bench.cards
+    bench.fabric.add_fault(place[0], Fault(action, nth=2, delay_ns=1000), place[1])
+    with_both = bench.fabric.capture(tmp_path / "both.pcapng", both_ends=True)
+    once = bench.fabric.capture(tmp_path / "once.pcapng")
+    for psn in (1, 2, 3):
+        a.port.send(a.data(b.lid, psn=psn))
+    bench.run()
+    bench.pass_time(0.001)
+    bench.fabric.stop_capture(with_both)
+    bench.fabric.stop_capture(once)
+    sent = [("hca0", OUTBOUND, psn, True) for psn in (1, 2, 3)]
+    found = [(name, way, packet.psn, packet.good) for name, way, packet in recorded(tmp_path / "once.pcapng")]
+    assert found == sent
+    found = [(name, way, packet.psn, packet.good) for name, way, packet in recorded(tmp_path / "both.pcapng")]
+    assert [row for row in found if row[0] == "hca0"] == sent
+    lost_by_crc = action == "corrupt" and place[0] == "hca0"  # the switch drops it
+    behind = {
+        "drop": [(1, True), (3, True)],
+        "corrupt": [(1, True), (3, True)] if lost_by_crc else [(1, True), (2, False), (3, True)],
+        "duplicate": [(1, True), (2, True), (2, True), (3, True)],
+        "delay": [(1, True), (3, True), (2, True)],
+    }[action]
+    assert [row[2:] for row in found if row[:2] == ("hca1", INBOUND)] == behind
+    assert len(found) == len(sent) + len(behind)
+
+
+def test_ports_of_a_capture(tmp_path: Path) -> None:
+    bench = Bench(3)
+    bench.run()
+    a, b, c = bench.cards
+    with pytest.raises(KeyError):
+        bench.fabric.capture(tmp_path / "none.pcapng", ["hca7"])
+    assert not (tmp_path / "none.pcapng").exists()
+    capture = bench.fabric.capture(tmp_path / "one.pcapng", ["hca1"])
+    a.port.send(a.data(b.lid, psn=1))
+    b.port.send(b.data(c.lid, psn=2))
+    c.port.send(c.data(a.lid, psn=3))
+    bench.add_card()
+    bench.run()
+    bench.fabric.stop_capture(capture)
+    assert [(name, way, packet.psn) for name, way, packet in recorded(capture.path)] == [
+        ("hca1", OUTBOUND, 2),
+        ("hca1", INBOUND, 1),
+    ]
+
+
+def test_management_from_the_switch_is_recorded_where_it_arrives(tmp_path: Path) -> None:
+    bench = Bench(2)
+    capture = bench.fabric.capture(tmp_path / "sweep.pcapng")
+    bench.run()
+    bench.fabric.stop_capture(capture)
+    ways = {INBOUND: 0, OUTBOUND: 0}
+    for kind, body in blocks(capture.path.read_bytes()):
+        if kind == 6:
+            size = struct.unpack_from("<I", body, 12)[0]
+            ways[struct.unpack_from("<I", body, 24 + size + (-size & 3))[0]] += 1
+    assert min(ways.values()) > 5
+
+
+def test_what_a_card_sends_to_itself_has_an_interface(tmp_path: Path) -> None:
+    bench = Bench(1)
+    bench.run()
+    (a,) = bench.cards
+    capture = bench.fabric.capture(tmp_path / "self.pcapng")
+    both = bench.fabric.capture(tmp_path / "both.pcapng", both_ends=True)
+    burst = Packet(a.lid, a.lid, RC, WRITE, 0x11, 5, b"y" * 512, 2, mtu=256, va=1, rkey=2, dma_length=512)
+    a.port.looped(burst)
+    a.port.looped(Packet(0xC001, a.lid, UD, SEND, 0xFFFFFF, 9, b"to a group"))
+    bench.fabric.close()
+    a.port.looped(burst)
+    rows = [(name, way, packet.psn) for name, way, packet in recorded(capture.path)]
+    assert rows == [("hca0-loopback", OUTBOUND, 5), ("hca0-loopback", OUTBOUND, 6)]
+    assert len(recorded(both.path)) == 3

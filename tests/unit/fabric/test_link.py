@@ -1,12 +1,14 @@
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.fabric.bench import Bench, Turns
 from vhca.fabric.faults import Action, Fault, FaultInjector
 from vhca.fabric.link import FULL_BYTES, FULL_PACKETS, PACKETS_PER_TURN, Link
-from vhca.wire.packet import RC, SEND, WRITE, Packet
+from vhca.wire.packet import RC, READ_REQUEST, SEND, UD, WRITE, Packet
 
 
 class End:
@@ -81,11 +83,13 @@ def test_up_needs_cable_and_both_ends() -> None:
 def test_bursts_travel_whole_and_taps_see_them() -> None:
     bench = LinkBench()
     seen: list[tuple[str, int]] = []
-    bench.link.taps.append(lambda end, p: seen.append((end.name, p.count)))
+    bench.link.a.sent_taps.append(lambda p: seen.append(("a", p.count)))
+    bench.link.b.arrival_taps.append(lambda p: seen.append(("b", p.count)))
     bench.link.a.send(BURST)
+    assert seen == [("a", 4)]
     bench.turns.run()
     assert [p.count for p in bench.b.inbox] == [4]
-    assert seen == [("a", 4)]
+    assert seen == [("a", 4), ("b", 4)]
 
 
 def faulty(*rules: Fault, count: int = 4) -> list[Packet]:
@@ -157,14 +161,14 @@ def test_faults_of_a_fabric_port() -> None:
     bench.run()
     assert [p.good for p in b.inbox] == [False]
     bench.fabric.clear_faults("hca1")
-    bench.fabric.add_fault("hca0", Fault("reorder"), toward_card=False)
+    bench.fabric.add_fault("hca0", Fault("reorder"), "from_card")
     a.port.send(a.data(b.lid, psn=7))
     bench.run()
     assert len(b.inbox) == 1
     bench.fabric.clear_faults("hca0")
     bench.run()
     assert b.inbox[-1].psn == 7
-    bench.fabric.add_fault("hca0", Fault("delay", delay_ns=1000), toward_card=False)
+    bench.fabric.add_fault("hca0", Fault("delay", delay_ns=1000), "from_card")
     a.port.send(a.data(b.lid, psn=8))
     bench.run()
     assert b.inbox[-1].psn == 7
@@ -221,3 +225,73 @@ def test_one_turn_hands_over_a_bounded_number() -> None:
     assert len(bench.b.inbox) == PACKETS_PER_TURN
     bench.turns.run()
     assert len(bench.b.inbox) == PACKETS_PER_TURN + 1
+
+
+def test_rules_name_what_they_mean() -> None:
+    write = Packet(2, 1, RC, WRITE, 0x11, 5, b"y" * 1024, 4, mtu=256, va=1, rkey=2, dma_length=1024)
+    read = Packet(2, 1, RC, READ_REQUEST, 0x11, 9, va=1, rkey=2, dma_length=4)
+    datagram = Packet(2, 1, UD, SEND, 0x30, 1, b"ipoib", src_qp=0x31)
+    question = Packet(2, 1, UD, SEND, 1, 1, bytes(256), src_qp=1)
+
+    def left(fault: Fault) -> list[int]:
+        injector = FaultInjector()
+        injector.rules.append(fault)
+        return [p.psn for sent in (question, datagram, write, read) for _, p in injector.apply(sent)]
+
+    third = Fault("drop", opcode="RDMA_WRITE", nth=3)
+    assert left(third) == [1, 1, 5, 6, 8, 9]
+    assert (third.seen, third.hits) == (3, 1)
+    assert left(Fault("drop", opcode="rc_rdma_write_last")) == [1, 1, 5, 6, 7, 9]
+    assert left(Fault("drop", dest_qp=0x11)) == [1, 1]
+    assert left(Fault("drop", psn=9)) == [1, 1, 5, 6, 7, 8]
+    assert left(Fault("drop")) == [1], "management is left alone"
+    assert left(Fault("drop", management=True)) == []
+    assert left(Fault("drop", opcode="SEND", management=True)) == [5, 6, 7, 8, 9]
+    assert left(Fault("drop", skip=1, limit=2)) == [1, 1, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"action": "explode"},
+        {"probability": 1.5},
+        {"nth": 0},
+        {"nth": 2, "limit": 3},
+        {"skip": -1},
+        {"delay_ns": -1},
+        {"opcode": "WRIGHT"},
+        {"opcode": "RDMA_WRI"},
+    ],
+)
+def test_rules_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Fault(**{"action": "drop", **wrong})
+
+
+def test_a_rule_says_what_it_does() -> None:
+    assert str(Fault("drop", opcode="RDMA_WRITE", nth=3)) == "drop opcode RDMA_WRITE nth 3"
+    assert (
+        str(Fault("delay", delay_ns=2_500_000, probability=0.5, limit=2)) == "delay by 2.5 ms limit 2 probability 0.5"
+    )
+
+
+def test_directions_of_a_rule() -> None:
+    """Without a word about it a cable is bad both ways, and the rule counts both."""
+    for direction, hits, lost in (("both", 2, (1, 1)), ("from_card", 1, (0, 1)), ("to_card", 1, (1, 0))):
+        bench = Bench(2)
+        bench.run()
+        a, b = bench.cards
+        rule = Fault("drop", limit=5)
+        if direction == "both":
+            bench.fabric.add_fault("hca1", rule)
+        else:
+            bench.fabric.add_fault("hca1", rule, direction)  # type: ignore[arg-type]
+        a.port.send(a.data(b.lid))
+        b.port.send(b.data(a.lid))
+        bench.run()
+        assert rule.hits == hits, direction
+        assert (1 - len(b.inbox), 1 - len(a.inbox)) == lost, direction
+        assert bench.fabric.faults("hca1") == [(direction, rule)]
+        assert bench.fabric.faults("hca0") == []
+    with pytest.raises(ValueError, match="direction"):
+        bench.fabric.add_fault("hca1", rule, "sideways")  # type: ignore[arg-type]

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from vhca.cli import status
-from vhca.cli.options import add_card_memory_option, add_mkey_option, capture_file, card_memory_bytes, whole
+from vhca.cli.options import (
+    add_capture_options,
+    add_card_memory_option,
+    add_mkey_option,
+    capture_settings,
+    card_memory_bytes,
+    whole,
+)
 
 NAME: Final = "serve"
 SUMMARY: Final = "run the fabric and the cards alone, for your own QEMU or libvirt"
@@ -45,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir", type=Path, required=True, metavar="DIR", help="where the sockets are made; created if it is not there"
     )
-    parser.add_argument(
-        "--capture", type=capture_file, metavar="FILE.pcapng", help="write every InfiniBand packet to this file"
-    )
+    add_capture_options(parser)
     add_mkey_option(parser)
     add_card_memory_option(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
@@ -65,7 +70,13 @@ def execute(options: argparse.Namespace) -> int:
         raise LabError(error.what, error.remedy) from error
     except OSError as error:
         raise LabError(f"cannot make {options.dir}: {error.strerror}", "give a folder of yours with --dir") from error
-    rack = RecordedRack(options.hcas, folder, options.capture, options.mkey, card_memory_bytes(options))
+    rack = RecordedRack(
+        options.hcas,
+        folder,
+        mkey=options.mkey,
+        card_memory=card_memory_bytes(options),
+        **capture_settings(options, options.hcas),
+    )
     try:
         rack.start()
         if not options.quiet:

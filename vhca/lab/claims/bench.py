@@ -423,7 +423,7 @@ class Bench:
         """Let things go wrong on a card's cable while the body runs; each fault counts its ``hits``."""
         name = self.card(card).name
         for fault in faults:
-            self.fabric.add_fault(name, fault, toward_card=toward_card)
+            self.fabric.add_fault(name, fault, "to_card" if toward_card else "from_card")
         try:
             yield faults
         finally:

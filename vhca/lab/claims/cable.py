@@ -138,12 +138,12 @@ def disturb(
                 traffic.append(Seen(time.monotonic(), toward, packet))
             return False  # a rule that never applies leaves the packet alone
 
-        return Fault("drop", match=hear)
+        return Fault("drop", match=hear, management=True)
 
     for toward in (True, False):
-        bench.fabric.add_fault(name, ear(toward), toward_card=toward)
+        bench.fabric.add_fault(name, ear(toward), "to_card" if toward else "from_card")
     for fault in faults:
-        bench.fabric.add_fault(name, fault, toward_card=toward_card)
+        bench.fabric.add_fault(name, fault, "to_card" if toward_card else "from_card")
     try:
         yield traffic
     finally:
