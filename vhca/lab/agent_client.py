@@ -115,7 +115,7 @@ class AgentClient:
             process.write(stdin.encode() if isinstance(stdin, str) else stdin, deadline_s - time.monotonic())
             process.close_stdin()
             status = process.wait(max(0.0, deadline_s - time.monotonic()))
-        except CommandTimeout as late:
+        except CommandTimeout:
             process.kill()
             with contextlib.suppress(GuestError, OSError):
                 process.wait(5.0)
@@ -123,7 +123,8 @@ class AgentClient:
             for stream in (process.stdout, process.stderr):
                 with contextlib.suppress(TimeoutError):
                     said += stream.read(0)
-            raise CommandTimeout(f"{late}; it had said:\n{said[-2000:].decode('utf-8', 'replace')}") from None
+            what = f"{self.name}: {' '.join(argv)} did not end within {timeout_s:g} s"
+            raise CommandTimeout(f"{what}; it had said:\n{said[-2000:].decode('utf-8', 'replace')}") from None
         out, err = process.stdout.read_all(), process.stderr.read_all()
         return Completed(list(argv), status, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 

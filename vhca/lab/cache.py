@@ -119,13 +119,25 @@ class Cache:
         finally:
             os.close(descriptor)
 
-    def obtain(self, kind: str, key: str, build: Callable[[Path], None], progress: Progress | None = None) -> Path:
+    def obtain(
+        self,
+        kind: str,
+        key: str,
+        build: Callable[[Path], None],
+        progress: Progress | None = None,
+        sound: Callable[[Path], bool] | None = None,
+    ) -> Path:
         """Return the entry ``kind/key``; if it is missing, ``build`` makes it at the path it is given.
 
-        The path given to ``build`` does not exist yet; it may make a file or a folder there.
+        The path given to ``build`` does not exist yet; it may make a file or a folder there.  An entry that is there
+        but not ``sound`` is made again, and that is said.
         """
         place = self.path(kind, key)
-        if place.exists():
+
+        def usable() -> bool:
+            return place.exists() and (sound is None or sound(place))
+
+        if usable():
             with contextlib.suppress(OSError):
                 os.utime(place)  # pruning goes by the time of last use
             return place
@@ -135,8 +147,12 @@ class Cache:
                 progress.step(f"another run is preparing {kind}; waiting for it")
 
         with self.lock(f"{kind}-{key}", waiting):
-            if place.exists():
+            if usable():
                 return place
+            if place.exists():
+                if progress is not None:
+                    progress.say(f"  {place} is damaged; it is made again")
+                remove(place)
             parent = self.folder(kind)
             for leftover in parent.glob(f".tmp-{key}-*"):
                 remove(leftover)
@@ -147,7 +163,7 @@ class Cache:
             except OSError as error:
                 if isinstance(error, LabError):
                     raise
-                raise LabError(f"cannot build {place}: {error}", "check the free space of the cache's disk") from error
+                raise LabError(f"cannot build {place}: {error}", space_remedy(parent)) from error
             finally:
                 remove(workspace)
         return place
@@ -168,6 +184,14 @@ def remove(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def space_remedy(path: Path) -> str:
+    """What to do about a disk that is, or may be, full."""
+    return (
+        f"free some space: {free_bytes(path) / 1e6:.0f} MB are free for {path};"
+        " or set VHCA_CACHE to a folder on another disk"
+    )
 
 
 def free_bytes(path: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,8 @@ from typing import Final
 from vhca.lab.errors import LabError
 from vhca.private_files import UnsafeFolder, own_folder
 
+_LOGS: Final = "vhca-lab-"
+_LOGS_KEPT: Final = 10
 _SOCKET_FOLDER_MAX: Final = 50  # of the 107 bytes that the kernel takes for a socket's path
 
 
@@ -21,6 +24,27 @@ def for_sockets() -> Path:
     parent = Path(tempfile.gettempdir() if short else "/tmp")
     _remove_leftovers(parent)
     return Path(tempfile.mkdtemp(prefix=f"vhca-{os.getpid()}-", dir=parent))
+
+
+def for_new_logs() -> Path:
+    """A new private folder for the logs of one run; of those that earlier runs left, the newest ten stay."""
+    parent = Path(tempfile.gettempdir())
+    _prune_logs(parent)
+    return Path(tempfile.mkdtemp(prefix=f"{_LOGS}{os.getpid()}-", dir=parent))
+
+
+def _prune_logs(parent: Path) -> None:
+    """Remove the oldest folders of ours that no running process of that number has."""
+    ended: list[tuple[float, Path]] = []
+    for folder in parent.glob(f"{_LOGS}[0-9]*-*"):
+        pid = folder.name.removeprefix(_LOGS).split("-")[0]
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if ours and pid.isdigit() and not Path("/proc", pid).exists():
+                ended.append((status.st_mtime, folder))
+    for _, folder in sorted(ended, reverse=True)[_LOGS_KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_leftovers(parent: Path) -> None:

@@ -28,6 +28,7 @@ from vhca.lab.packages import UNPACKED, PackageStore, unpack
 
 _RECIPE: Final = "1"  # part of every key: raise it when the code below puts other things into an image
 _BASE_RECIPE: Final = "2"  # the same, for the base archive alone
+_END_BYTES: Final = 1024  # of an archive: its last entry, and what fills its last block
 _HERE: Final = Path(__file__).resolve().parent
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 _PYTHON: Final = "usr/lib/python3.13"
@@ -198,7 +199,7 @@ def base_archive(cache: Cache, progress: Progress) -> Path:
             _write_base(archive, root, agent, init)
             archive.close()
 
-    return cache.obtain("image-base", key, build, progress)
+    return cache.obtain("image-base", key, build, progress, is_whole)
 
 
 def programs(root: Path) -> tuple[list[str], list[str]]:
@@ -357,7 +358,7 @@ def modules_archive(kernel: Kernel, cache: Cache, progress: Progress, extra: Seq
                 archive.tree(Path(folder, "lib/modules"), "usr/lib/modules")
                 archive.close()
 
-    return cache.obtain("image-modules", key, build, progress)
+    return cache.obtain("image-modules", key, build, progress, is_whole)
 
 
 def _stage_modules(folder: Path, kernel: Kernel, modules: dict[str, bytes], root: Path) -> None:
@@ -387,6 +388,13 @@ def _stage_modules(folder: Path, kernel: Kernel, modules: dict[str, bytes], root
 # -- whole -------------------------------------------------------------------------------------------
 
 
+def is_whole(archive: Path) -> bool:
+    """Does the file end as a cpio archive does?  One that was cut short does not."""
+    with archive.open("rb") as stream:
+        stream.seek(max(0, archive.stat().st_size - _END_BYTES))
+        return b"TRAILER!!!" in stream.read()
+
+
 def build_image(kernel: Kernel, cache: Cache, progress: Progress, extra_modules: Sequence[str] = ()) -> Path:
     """The initramfs for a kernel: base and modules in one file."""
     base = base_archive(cache, progress)
@@ -399,4 +407,5 @@ def build_image(kernel: Kernel, cache: Cache, progress: Progress, extra_modules:
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, target, 1 << 20)
 
-    return cache.obtain("images", key, build, progress)
+    size = base.stat().st_size + modules.stat().st_size
+    return cache.obtain("images", key, build, progress, lambda place: place.stat().st_size == size and is_whole(place))

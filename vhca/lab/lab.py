@@ -12,7 +12,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 import weakref
@@ -426,7 +425,7 @@ class Lab:
         if self._wanted_log_dir is not None:
             self.log_dir = folders.for_logs(self._wanted_log_dir)
         else:
-            self.log_dir = Path(tempfile.mkdtemp(prefix="vhca-lab-"))
+            self.log_dir = folders.for_new_logs()
         self._socket_dir = folders.for_sockets()
 
     def _start_rack(self) -> None:

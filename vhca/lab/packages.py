@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vhca.lab.cache import Cache, Progress, free_bytes, remove
+from vhca.lab.cache import Cache, Progress, free_bytes, remove, space_remedy
 from vhca.lab.errors import PackageError
 
 SUITES = ("trixie", "trixie-backports")
@@ -38,6 +38,7 @@ _KEYRINGS = (
 )
 _APT_HELPER = Path("/usr/lib/apt/apt-helper")
 _KEPT_MODE: Final = 0o755
+_FULL_BYTES = 16 << 20  # a disk with less can take no index and no package
 _INDEX_MAX_AGE_S = 12 * 3600.0
 _URI_LINE = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})$")
 UNPACKED: Final = "1"
@@ -131,6 +132,10 @@ def choose_mirror(rows: Iterable[str]) -> str | None:
     return best[1] if best else None
 
 
+class DiskFull(PackageError):
+    """The disk of the cache is full."""
+
+
 class PackageStore:
     """apt with folders of its own, in the cache.
 
@@ -222,7 +227,12 @@ class PackageStore:
                 f"{arguments[0]} took longer than {timeout_s:.0f} s", "check the network and the mirror"
             ) from error
         if done.returncode:
-            raise PackageError(f"{' '.join(arguments[:3])} failed:\n{_tail(done.stderr)}", _apt_remedy(done.stderr))
+            # apt blames what a full disk cut short: broken packages, hashes, an index without a package
+            full = "No space left" in done.stderr or free_bytes(self.cache.root) < _FULL_BYTES
+            remedy = space_remedy(self.cache.root) if full else _apt_remedy(done.stderr)
+            raise (DiskFull if full else PackageError)(
+                f"{' '.join(arguments[:3])} failed:\n{_tail(done.stderr)}", remedy
+            )
         return done.stdout
 
     def probe_mirror(self) -> None:
@@ -253,7 +263,7 @@ class PackageStore:
         try:
             self._apt(["apt-get", "update", "-q", "-oAPT::Update::Error-Mode=any"], timeout_s=300)
         except PackageError as error:
-            if not any(lists.glob("*_Packages*")):
+            if isinstance(error, DiskFull) or not any(lists.glob("*_Packages*")):
                 raise
             self.progress.say(f"  the index could not be renewed, using the one at hand:\n{error}")
         else:
@@ -364,7 +374,7 @@ class PackageStore:
         if free_bytes(folder) < 3 * total + 200_000_000:
             raise PackageError(
                 f"only {free_bytes(folder) / 1e6:.0f} MB free for {folder}",
-                "free some space, or set VHCA_CACHE to a folder on another disk",
+                space_remedy(folder),
             )
 
 
@@ -479,8 +489,6 @@ def _apt_remedy(stderr: str) -> str:
             "the host's keyring does not know the keys of the trixie archive: update the package "
             "debian-archive-keyring, or set VHCA_DEBIAN_KEYRING to a newer keyring file"
         )
-    if "No space left" in stderr:
-        return "free some space, or set VHCA_CACHE to a folder on another disk"
     if any(word in stderr for word in ("resolve", "connect", "Timeout", "timed out", "Temporary failure")):
         return "check the network and apt's proxy settings, or set VHCA_DEBIAN_MIRROR to a mirror that can be reached"
     if "404" in stderr:

@@ -47,8 +47,9 @@ class _CannotRun(Exception):
 class _Pool:
     """The labs of a session that tests share."""
 
-    def __init__(self, folders: pytest.TempPathFactory) -> None:
+    def __init__(self, folders: pytest.TempPathFactory, artefacts: Path | None = None) -> None:
         self._folders = folders
+        self._artefacts = artefacts
         self._shared: dict[str, Lab] = {}  # by configuration, the one used longest ago first
         self._refused: dict[str, str] = {}  # kernel -> why this host cannot boot it
         self._number = 0
@@ -103,6 +104,12 @@ class _Pool:
 
     def _log_dir(self, arguments: dict[str, Any]) -> Path:
         name = re.sub(r"\W+", "-", "-".join(f"{k}-{v}" for k, v in arguments.items()))[:60]
+        if self._artefacts is not None:
+            place = self._artefacts / f"lab-{self._number}-{name}"
+            while place.exists():  # of an earlier run
+                self._number += 1
+                place = self._artefacts / f"lab-{self._number}-{name}"
+            return place
         return self._folders.mktemp(f"lab-{self._number}-{name}", numbered=False)
 
     def discard(self, lab: Lab, failed: bool = False) -> None:
@@ -142,6 +149,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail, instead of skipping, a test whose guests cannot be booted on this host",
     )
+    group.addoption(
+        "--vhca-artefacts",
+        metavar="DIR",
+        help="keep the consoles, QEMU's messages and the cards' logs of every lab in DIR/lab-N-... (with xdist:"
+        " DIR/gwN/lab-N-...), instead of in pytest's temporary folder",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -174,7 +187,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     pool = item.config.stash.get(_POOL, None)
     if pool is not None and report.failed and pool.current is not None:
         pool.current.mark_failed()
-        report.sections += _evidence(pool.current)
+        evidence = _evidence(pool.current)
+        report.sections += evidence
+        # JUnit XML has no sections; it takes properties from the item at its teardown
+        item.user_properties += evidence
         item.stash[_FAILED] = True
     return report
 
@@ -219,7 +235,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A running lab, as the test's marker ``vhca`` describes it; by default two guests with a card each."""
-    pool = request.config.stash.setdefault(_POOL, _Pool(tmp_path_factory))
+    pool = request.config.stash.setdefault(_POOL, _Pool(tmp_path_factory, _artefacts(request.config)))
     arguments, fresh = _wanted(request)
     uses = [count for name, count in _FIXTURES.items() if name in request.fixturenames]
     only_lab = not {"guest", "guest_pair"}.intersection(request.fixturenames)
@@ -227,11 +243,11 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     try:
         running = pool.boot({"guests": least, **arguments}) if fresh else pool.shared(arguments, least)
     except _CannotRun as trouble:
-        first_line = str(trouble).splitlines()[0]
+        why = " ".join(str(trouble).split())
         if request.config.getoption("--vhca-require-guests"):
             pytest.fail(f"guests cannot run here: {trouble}", pytrace=False)
-        pool.skipped[first_line] = pool.skipped.get(first_line, 0) + 1
-        pytest.skip(f"guests cannot run here: {first_line}")
+        pool.skipped[why] = pool.skipped.get(why, 0) + 1
+        pytest.skip(f"guests cannot run here: {why}")
     pool.current = running
     try:
         yield running
@@ -240,6 +256,16 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         failed = request.node.stash.get(_FAILED, False)
         if fresh or failed:
             pool.discard(running, failed=failed)
+
+
+def _artefacts(config: pytest.Config) -> Path | None:
+    """The folder for the logs of labs that the user named; absolute, since a test may change the working folder."""
+    named = config.getoption("--vhca-artefacts")
+    if named is None:
+        return None
+    folder: Path = config.invocation_params.dir / str(named)
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    return folder / worker if worker else folder
 
 
 def _wanted(request: pytest.FixtureRequest) -> tuple[dict[str, Any], bool]:

@@ -27,6 +27,9 @@ class FakeProcess:
             raise CommandTimeout("late")
         return self.code
 
+    def poll(self) -> int | None:
+        return self.code
+
     def send_signal(self, number: int) -> None:
         self.signals.append(number)
         self.code = -number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -35,6 +36,7 @@ class Lab:
     number = 0
     def __init__(self, guests=2, kernel="6.19", log_dir=None, progress=None):
         Lab.number += 1
+        self.log_dir = log_dir
         self.number, self.guest_count, self.hcas = Lab.number, guests, [Hca()]
         self.guests = [Guest(f"g{{i}}") for i in range(guests)]
     def start(self):
@@ -100,6 +102,41 @@ def test_a_failed_test_shows_evidence_and_spends_its_lab(suite: pytest.Pytester)
     assert (suite.path / "stops").read_text().splitlines()[0] == "1 True"
 
 
+def test_junit_has_the_evidence_of_a_failed_test(suite: pytest.Pytester) -> None:
+    test = """
+    import pytest
+    def test_a(lab): assert False
+    def test_b(lab): pass
+    @pytest.fixture
+    def broken(lab): assert False
+    def test_c(broken): pass
+    """
+    _run(suite, test, "--junitxml=j.xml")
+    cases = {case.get("name"): case for case in ElementTree.parse(suite.path / "j.xml").iter("testcase")}
+    for name in ("test_a", "test_c"):
+        found = {prop.get("name"): prop.get("value", "") for prop in cases[name].iter("property")}
+        assert "last words" in found["console of g0 (console.log)"]
+        assert "packets = 7" in found["counters of h0"]
+    assert not list(cases["test_b"].iter("property"))
+
+
+def test_logs_go_where_the_user_says(pytester: pytest.Pytester) -> None:
+    suite = _with_start(pytester, 'open("where", "a").write(f"{self.log_dir}\\n"); self.log_dir.mkdir(parents=True)')
+    test = "def test_a(lab): assert False\ndef test_b(lab): pass"
+    for _ in range(2):
+        _run(suite, test, "--vhca-artefacts=out").assert_outcomes(passed=1, failed=1)
+    where = [Path(line) for line in (suite.path / "where").read_text().splitlines()]
+    assert len(set(where)) == 4
+    assert {place.parent for place in where} == {suite.path / "out"}
+
+
+def test_a_skip_s_reason_is_whole(pytester: pytest.Pytester) -> None:
+    suite = _with_start(pytester, 'raise PackageError("apt failed:\\n  E: no route\\n  E: more", "check it")')
+    result = _run(suite, "def test_a(guest): pass", "-ra")
+    whole = "apt failed: E: no route E: more -> check it"
+    result.stdout.fnmatch_lines([f"vhca: guest tests skipped: 1: {whole}", f"SKIPPED*cannot run here: {whole}"])
+
+
 def test_a_lab_whose_guest_died_is_replaced(suite: pytest.Pytester) -> None:
     test = """
     def test_kill(lab): lab.guests[1].alive = False
@@ -113,7 +150,9 @@ def test_a_host_that_cannot_run_guests_skips_and_says_so(pytester: pytest.Pytest
     test = "def test_a(guest): pass\ndef test_b(guest): pass\ndef test_c(): pass"
     result = _run(suite, test, "-ra")
     result.assert_outcomes(passed=1, skipped=2)
-    result.stdout.fnmatch_lines(["vhca: guest tests skipped: 2: no mirror", "SKIPPED*cannot run here: no mirror"])
+    result.stdout.fnmatch_lines(
+        ["vhca: guest tests skipped: 2: no mirror -> find one", "SKIPPED*cannot run here: no mirror*"]
+    )
     _run(suite, test, "--vhca-require-guests").assert_outcomes(passed=1, errors=2)
 
 

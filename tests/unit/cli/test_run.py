@@ -57,10 +57,13 @@ def test_lines_are_not_torn() -> None:
     assert got[2:] == [b"g0| d\n"]
 
 
-def test_a_command_that_takes_too_long_is_ended(options: Namespace, tmp_path: Path) -> None:
+def test_a_command_that_takes_too_long_is_ended(
+    options: Namespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options.timeout = 1e-9
     lab = _lab(lambda name, argv: (None, ""), tmp_path)
-    assert run.run_in(lab.guests[:1], ["sleep"], options) == 124  # type: ignore[arg-type]
+    assert run.run_in(lab.guests, ["sleep", "9"], options) == 124  # type: ignore[arg-type]
+    assert "g0, g1: killed sleep 9" in capsys.readouterr().err
     assert signal.SIGTERM in lab.guests[0].processes[0].signals
 
 

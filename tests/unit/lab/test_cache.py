@@ -102,3 +102,35 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
     quiet = io.StringIO()
     Progress(quiet, quiet=True).step("hush")
     assert quiet.getvalue() == ""
+
+
+def test_an_entry_that_is_not_sound_is_made_again_with_a_word(tmp_path: Path) -> None:
+    said = io.StringIO()
+    cache = Cache(tmp_path)
+
+    def obtain() -> Path:
+        return cache.obtain(
+            "kind",
+            "key",
+            lambda place: void(place.write_text("whole")),
+            Progress(said),
+            lambda place: place.read_text() == "whole",
+        )
+
+    def void(_: object) -> None:
+        return None
+
+    place = obtain()
+    obtain()
+    assert said.getvalue() == ""
+    place.write_text("who")
+    assert obtain().read_text() == "whole"
+    assert "is damaged; it is made again" in said.getvalue()
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    def build(place: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(LabError, match=f"free for {tmp_path}.*VHCA_CACHE"):
+        Cache(tmp_path).obtain("kind", "key", build)

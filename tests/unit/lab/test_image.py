@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import os
 import struct
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from vhca.lab import elf, image
 from vhca.lab.cache import Cache, Progress
+from vhca.lab.cpio import CpioWriter
 from vhca.lab.errors import ImageError
 from vhca.lab.kernels import Kernel
 
@@ -121,3 +123,15 @@ def test_a_missing_library_is_found_when_the_image_is_built(tmp_path: Path) -> N
 
 def test_the_power_up_script_has_no_syntax_error() -> None:
     subprocess.run(["sh", "-n", str(Path(image.__file__).with_name("guest_init.sh"))], check=True)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
+def test_an_archive_that_was_cut_short_is_noticed(tmp_path: Path, kept: float) -> None:
+    path = tmp_path / "image.cpio"
+    with path.open("wb") as stream:
+        archive = CpioWriter(stream)
+        archive.file("etc/x", bytes(200_000))
+        archive.close()
+    assert image.is_whole(path)
+    os.truncate(path, int(path.stat().st_size * kept))
+    assert not image.is_whole(path)

@@ -171,3 +171,20 @@ def test_what_is_not_started_says_so(tmp_path: Path) -> None:
         guest.qmp("query-status")
     assert guest.console_log == ""
     assert not guest.alive
+
+
+def test_of_failed_runs_the_newest_ten_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    ended = 1 << 30  # no process has this number
+    for age in range(15):
+        folder = tmp_path / f"vhca-lab-{ended}-{age}"
+        folder.mkdir()
+        os.utime(folder, (10_000 - age, 10_000 - age))
+    running = tmp_path / f"vhca-lab-{os.getpid()}-x"
+    running.mkdir()
+    os.utime(running, (1, 1))
+    (tmp_path / "vhca-lab-notes").mkdir()
+    new = folders.for_new_logs()
+    assert new.stat().st_mode & 0o777 == 0o700
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*(f"vhca-lab-{ended}-{age}" for age in range(10)), running.name, "vhca-lab-notes", new.name}

@@ -126,6 +126,25 @@ def test_what_apt_complains_of_comes_with_a_remedy(
     assert words in str(caught.value)
 
 
+def test_a_full_disk_is_what_is_said_although_an_old_index_is_there(store: PackageStore, host: FakeHost) -> None:
+    (store.cache.folder("apt", "lists") / "x_Packages").touch()
+    host.program("apt-get", 'echo "E: Write error - write (28: No space left on device)" >&2; exit 100')
+    with pytest.raises(PackageError, match=f"free for {store.cache.root}"):
+        store.refresh_index()
+
+
+def test_a_full_disk_is_not_blamed_on_packages(
+    store: PackageStore, host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.refresh_index()
+    host.program("apt-get", 'echo "E: Unable to correct problems, you have held broken packages." >&2; exit 100')
+    with pytest.raises(PackageError, match="run `vhca doctor`"):
+        store.plan(["one"], "trixie")
+    monkeypatch.setattr("vhca.lab.packages.free_bytes", lambda _: 1_000_000)
+    with pytest.raises(PackageError, match="free some space"):
+        store.plan(["one"], "trixie")
+
+
 def test_a_host_without_apt_is_told(store: PackageStore, host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(PackageError, match="apt-get, apt-config, dpkg-deb"):

@@ -111,8 +111,9 @@ def run_in(guests: Sequence[Guest], command: Sequence[str], options: argparse.Na
         for line in lines:
             line.end()
     if codes is None:
+        late = ", ".join(g.name for g, process in zip(guests, started, strict=True) if process.poll() is None)
         _end(started, signal.SIGTERM)
-        print(f"vhca run: killed, it took longer than {options.timeout:g} s", file=sys.stderr)
+        print(f"vhca run: {late}: killed {' '.join(command)}: it took more than {options.timeout:g} s", file=sys.stderr)
         return status.TIMED_OUT
     return status.of_all(codes)
 
