@@ -44,18 +44,19 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why no test can notice some mutants: patterns of file, function, text before and after, and the reason."""
+    """Why no test can notice some mutants: patterns of file, function, text before, after, around, and the reason."""
 
     file: str
     function: str
     old: str
     reason: str
     new: str = "*"
+    within: str = "*"
 
     def covers(self, mutant: Mutant) -> bool:
-        """Tell whether this is about `mutant`: `old` and `new` are in its texts; `*` stands for anything."""
+        """Tell whether this is about `mutant`: `old`, `new`, `within` are in its texts; `*` stands for anything."""
         pairs = ((mutant.file, self.file), (mutant.function, self.function), (mutant.old, f"*{self.old}*"),
-                 (mutant.new, f"*{self.new}*"))  # fmt: skip
+                 (mutant.new, f"*{self.new}*"), (mutant.within, f"*{self.within}*"))  # fmt: skip
         return all(fnmatch.fnmatchcase(text, _literal(pattern)) for text, pattern in pairs)
 
 

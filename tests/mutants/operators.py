@@ -30,7 +30,8 @@ _DROPPED: Final = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Continue,
 class Mutant:
     """One change: number in its file, line, function around it, and the statement or condition before and after.
 
-    `function` is the qualified name of the outermost function, as ``co_qualname`` has it.
+    `function` is the qualified name of the outermost function, as ``co_qualname`` has it; `within` has the first lines
+    of the statements around this one, outermost first.
     """
 
     file: str
@@ -39,6 +40,7 @@ class Mutant:
     function: str
     old: str
     new: str
+    within: str = ""
 
     def __str__(self) -> str:
         old, new = _around_change(self.old, self.new)
@@ -60,6 +62,7 @@ class _Site:
     # The statement whose text shows the change.
     statement: ast.stmt
     function: str
+    within: str
     apply: Callable[[], None]
 
 
@@ -69,6 +72,7 @@ class _Walk:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._function = ""
+        self._within: list[str] = []
 
     def block(self, body: list[ast.stmt]) -> Iterator[_Site]:
         for index, statement in enumerate(body):
@@ -106,7 +110,9 @@ class _Walk:
                 for item in value:
                     yield from self._expression(item, statement)
             elif isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                self._within.append("else:" if name == "orelse" else _shown(statement))
                 yield from self.block(value)
+                self._within.pop()
             elif isinstance(value, list) and value and isinstance(value[0], ast.ExceptHandler):
                 for handler in value:
                     yield from self.block(handler.body)
@@ -115,7 +121,7 @@ class _Walk:
             yield self._site(statement, statement, lambda: setattr(statement, "op", other()))
 
     def _site(self, node: ast.AST, statement: ast.stmt, apply: Callable[[], None]) -> _Site:
-        return _Site(node, statement, self._function, apply)
+        return _Site(node, statement, self._function, " ".join(self._within), apply)
 
     def _expression(self, expression: ast.expr, statement: ast.stmt) -> Iterator[_Site]:
         for node in _subexpressions(expression):
@@ -212,7 +218,8 @@ def mutants(file: str, source: str) -> list[Mutant]:
     count = sum(1 for _ in _sites(ast.parse(source)))
     for number in range(count):
         site, old, new, _ = _make(source, number)
-        found.append(Mutant(file, number, getattr(site.node, "lineno", site.statement.lineno), site.function, old, new))
+        line = getattr(site.node, "lineno", site.statement.lineno)
+        found.append(Mutant(file, number, line, site.function, old, new, site.within))
     return found
 
 

@@ -1,8 +1,10 @@
 """Attributes of queue pairs: what the card announces is what a transition takes."""
 
+from firmware.budget import RESOURCE_BYTES
 from firmware.objects import QCounter
-from tests.scenario.world import FOREVER_NS, End, World, pair
+from tests.scenario.world import ACCESS_ERROR_EVENT, FOREVER_NS, End, World, pair
 from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.eqe import Eqe
 from vhca.wire.connectx.qpc import OptParam
 
 
@@ -14,6 +16,25 @@ def test_log_msg_max_is_within_what_the_card_announces() -> None:
     a.to_init()
     assert a.apply(Op.INIT2RTR_QP, mtu=3, log_msg_max=31) == Status.BAD_PARAM
     assert a.apply(Op.INIT2RTR_QP, mtu=3, log_msg_max=30) == Status.OK
+
+
+def test_answers_to_repeated_requests_are_paid_for_until_the_reset() -> None:
+    world = World()
+    a, budget = End(world.a), world.a.hca.budget
+    used = budget.used
+    a.to_init()
+    a.to_rtr(a, log_rra_max=3)
+    assert budget.used == used + 8 * RESOURCE_BYTES
+    assert a.apply(Op.QP_2RST) == Status.OK
+    assert budget.used == used
+
+
+def test_an_event_of_a_queue_pair_has_no_sub_type() -> None:
+    world, a, b = pair()
+    a.write(a.buffer(8), 8, 0, 0x666600)
+    world.settle()
+    event = Eqe.from_bytes(b.card.memory.read(b.card.eq_addr, 64))
+    assert (event.event_type, event.event_sub_type) == (ACCESS_ERROR_EVENT, 0)
 
 
 def test_a_live_queue_pair_changes_its_counter_set() -> None:

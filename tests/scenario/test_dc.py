@@ -11,13 +11,14 @@ from firmware.objects import REMOTE_READ, Dct
 from firmware.transport import dc, engine
 from firmware.transport.qp import ST_DCI
 from tests.scenario.test_paging import PRESENT, Region, faults
+from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeFormat, CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.wqe import DatagramSegment, RaddrSegment, WqeOpcode
 from vhca.wire.ib import decode, encode, split
-from vhca.wire.packet import DC
+from vhca.wire.packet import ACKNOWLEDGE, DC
 
 KEY = 0x1234_5678_9ABC_DEF0
 
@@ -154,6 +155,8 @@ def test_a_wrong_key_is_refused_and_told_once_per_arming() -> None:
         assert statuses(a) == [CqeSyndrome.REMOTE_ACCESS_ERR, CqeSyndrome.WR_FLUSH_ERR]
         assert target.card.memory.read(place, 6) == bytes(6)
         assert target.dct.key_violations == round_ + 1
+        # Nothing was ever executed for a stranger.
+        assert "syn=0x62 msn=0" in next(line for line in world.ladder[::-1] if "<-" in line)
     assert world.b.events() == [(EventType.DCT_KEY_VIOLATION, target.dct.handle)]
 
 
@@ -212,6 +215,22 @@ def test_no_receive_means_waiting() -> None:
     target.srq.post_recv(target.card.alloc(64), 64)
     world.pass_time(10_000_000)
     assert statuses(a) == [0]
+
+
+def test_a_target_behind_another_one_is_served_although_that_one_was_waited_for() -> None:
+    world = World()
+    a, one, two = initiator(world.a, rnr_retry=7), Target(world.b), Target(world.b)
+    two.srq.post_recv(two.card.alloc(64), 64)
+    send(a, one, b"first")
+    send(a, two, b"second")
+    world.settle()
+    assert statuses(a) == []
+    # An acknowledgement that is late ends the first one before its time to come again.
+    inject(world, a, service=DC, op=ACKNOWLEDGE, psn=FIRST, msn=1)
+    assert statuses(a) == [0]
+    world.pass_time(1_000_000)
+    assert statuses(a) == [0]
+    assert [c.size for c in two.cq.poll()] == [6]
 
 
 def test_a_late_packet_of_an_old_connection_is_nothing() -> None:

@@ -13,6 +13,7 @@ from firmware import paging
 from firmware.memory import PageFault, direct, find_key, translate
 from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey, nobody
 from firmware.transport import state
+from tests.scenario.tools import lose
 from tests.scenario.world import (
     ALL_RIGHTS,
     ERR,
@@ -157,6 +158,19 @@ def test_a_send_waits_for_its_pages_and_what_follows_waits_behind_it(service: in
     world.settle()
     assert statuses(a) == ([0, 0], [])
     assert [c.size for c in b.recv_cq.poll()] == [2 * PAGE, 5]
+
+
+def test_a_request_that_was_lost_is_repeated_while_one_behind_it_waits_for_pages() -> None:
+    world, a, b = pair()
+    region = Region(a.card, 1)
+    target = b.buffer(8)
+    world.fault = lose({0})
+    a.write(a.buffer(b"repeated"), 8, target, b.card.key)
+    a.write(region.addr, 8, b.buffer(8), b.card.key, key=region.key)
+    world.pass_time(1_000_000_000)
+    assert len(faults(a.card)) == 1
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert b.peek(target, 8) == b"repeated"
 
 
 def test_the_event_names_the_first_missing_page_and_wishes_for_the_rest() -> None:
@@ -585,6 +599,19 @@ def test_entries_that_were_never_loaded_cannot_be_left_out() -> None:
         mkey = Mkey(variant=1, pd=world.a.pd.handle, mode=mode, umr_enabled=True, capacity_octwords=1 << 20)
         world.a.hca.mkeys.add(mkey)
         assert umr(registration_queue(world), mkey, bytes(64), offset=4) == CqeSyndrome.MW_BIND_ERR
+
+
+def test_a_list_of_pages_counts_in_whole_blocks() -> None:
+    world = World()
+    queue = registration_queue(world)
+    for pages, next_block in ((8, 4), (9, 8), (10, 8)):
+        mkey = Mkey(variant=1, pd=world.a.pd.handle, mode=MODE_MTT, umr_enabled=True, capacity_octwords=64,
+                    mtts=bytearray(8 * pages), paged=True)  # fmt: skip
+        world.a.hca.mkeys.add(mkey)
+        assert umr(queue, mkey, bytes(64), offset=next_block + 4) == CqeSyndrome.MW_BIND_ERR
+        assert queue.apply(Op.QP_2RST) == 0
+        queue = registration_queue(world)
+        assert umr(queue, mkey, bytes(64), offset=next_block) == 0
 
 
 def test_registration_waits_for_the_pages_of_its_entries() -> None:

@@ -81,11 +81,14 @@ def test_a_write_from_crumbs_is_sent_in_short_bursts(service: int) -> None:
     world, a, b, watch = stage(service)
     source, target, data = Crumbs(a), b.buffer(SIZE), os.urandom(SIZE)
     source.write(data)
+    walked = a.card.hca.pieces
     a.write(0, SIZE, target, b.card.key, key=source.key)
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
     assert b.peek(target, SIZE) == data
     assert bounded(watch)
+    # That bursts are to be short is found out once, not at each of them.
+    assert a.card.hca.pieces - walked <= SIZE // PIECE + 2 * STEP_PIECES
     # The next message is sent as always.
     before = len(world.ladder)
     plain = a.buffer(SIZE)
@@ -151,6 +154,31 @@ def test_a_read_into_crumbs_is_stored_in_parts() -> None:
     assert target.read() == data
     assert bounded(watch)
     assert not world.a.hca.count["retransmits"]
+
+
+@pytest.mark.parametrize(
+    ("service", "operation"),
+    [(ST_RC, "send"), (ST_RC, "write"), (ST_RC, "read"), (ST_UC, "send"), (ST_UC, "write")],
+)
+def test_a_single_packet_takes_as_many_pieces_as_it_takes(service: int, operation: str) -> None:
+    world, a, b, _ = stage(service)
+    piece = MTU // (2 * STEP_PIECES)
+    near, far = Crumbs(a, MTU, piece), Crumbs(b, MTU, piece)
+    data = os.urandom(MTU)
+    source, target = (far, near) if operation == "read" else (near, far)
+    source.write(data)
+    if operation == "send":
+        b.post_recv(0, MTU, key=far.key)
+        a.send(0, MTU, key=near.key)
+    elif operation == "write":
+        a.write(0, MTU, 0, far.key, key=near.key)
+    else:
+        a.read(0, MTU, 0, far.key, key=near.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert target.read() == data
+    assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == ([(0, MTU)] if operation == "send" else [])
+    assert not world.a.hca.count["rx_bursts_cut"] + world.b.hca.count["rx_bursts_cut"]
 
 
 def test_a_packet_of_too_many_pieces_is_refused_where_it_is_looked_at() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.budget import ANSWER_BYTES
 from firmware.transport.replies import READ_BUDGET
 from firmware.transport.segment import BURST_BYTES
 from tests.scenario.tools import FIRST, Steps, inject, large_region, sent, stall
@@ -51,6 +52,32 @@ def test_a_repeated_read_takes_no_resource_of_its_own(second: str) -> None:
     assert world.b.hca.count["rx_duplicate_requests"] == 1
     assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
     assert b.qp.state == RTS
+
+
+def test_no_more_answers_are_repeated_at_a_time_than_there_are_resources() -> None:
+    world, _, b = large_pair(log_rra_max=0)
+    size = 3 << 20
+    source = b.buffer(size)
+    whole = size // BURST_BYTES
+    used = world.b.hca.budget.used
+
+    def ask() -> None:
+        inject(world, b, op=READ_REQUEST, psn=FIRST, va=source, rkey=b.card.key, dma_length=size)
+
+    ask()
+    world.settle()
+    ask()
+    assert whole < sent(world, "READ_RESP") < 2 * whole
+    # The answer under way has begun, so that another one would be needed.
+    ask()
+    assert world.b.hca.count["rx_drop_stale_duplicate"] == 1
+    assert world.b.hca.budget.used == used + ANSWER_BYTES
+    world.settle()
+    assert world.b.hca.budget.used == used
+    assert sent(world, "READ_RESP") == 2 * whole
+    ask()
+    world.settle()
+    assert sent(world, "READ_RESP") == 3 * whole
 
 
 @pytest.mark.parametrize("op", [READ_REQUEST, FETCH_ADD])

@@ -167,6 +167,19 @@ def test_own_lid_turns_round_inside_the_card() -> None:
     assert len(a.recv_cq.poll()) == 1
 
 
+def test_a_sender_of_multicasts_is_known_by_every_lid_of_its_port() -> None:
+    world, a, _ = ud_pair()
+    a.card.port.lid, a.card.port.lmc = 8, 2
+    a.card.hca.multicast[GID] = MulticastGroup(GID, [a.qp])
+    a.qp.context.block_lb_mc = 1
+    a.post_recv(a.buffer(100), 100)
+    av = DatagramSegment(q_key=0x1234, ext=1, dqpn=0xFFFFFF, rlid=MULTICAST_LID_FIRST, mlid=3, grh=1, rgid=GID)
+    a.post(WqeOpcode.SEND, av.to_bytes() + a.sge(a.buffer(b"m"), 1))
+    world.settle()
+    assert a.recv_cq.poll() == []
+    assert world.a.hca.count["rx_multicast_loopback_blocked"] == 1
+
+
 def test_multicast_reaches_members_on_both_cards() -> None:
     world, a, b = ud_pair()
     for end in (a, b):

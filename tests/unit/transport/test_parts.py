@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware.transport.port import pkeys_match
+from firmware.transport.port import is_own_lid, pkeys_match
 from firmware.transport.psn import distance, extend
 from firmware.transport.qp import ST_RC, ST_UD
 from firmware.transport.retry import RNR_DELAY_NS
 from firmware.transport.segment import packet_count, well_formed
 from firmware.transport.wqe import WqeError, parse
+from tests.scenario.world import TestPort
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
 from vhca.wire.packet import Packet
 
@@ -58,6 +59,15 @@ def test_well_formed(size: int, count: int, start: bool, end: bool, good: bool) 
 )
 def test_pkeys(one: int, other: int, match: bool) -> None:
     assert pkeys_match(one, other) is match
+
+
+@pytest.mark.parametrize(
+    ("base", "lmc", "lid", "own"),
+    [(8, 2, 7, False), (8, 2, 8, True), (8, 2, 11, True), (8, 2, 12, False), (1, 0, 1, True), (1, 1, 2, True),
+     (0, 0, 0, False), (0, 3, 0, False), (0, 3, 1, False)],
+)  # fmt: skip
+def test_a_port_without_a_lid_has_none_of_those_behind_it_either(base: int, lmc: int, lid: int, own: bool) -> None:
+    assert is_own_lid(TestPort(base, lmc), lid) is own
 
 
 def test_rnr_timer_codes() -> None:
