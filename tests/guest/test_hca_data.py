@@ -133,6 +133,18 @@ def test_latency_with_events(program: str, lab: Lab, guest_pair: tuple[Guest, Gu
     assert at_client["interrupts"] >= 50
 
 
+def test_writes_are_counted_alike_everywhere(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    """The figures of docs/how-a-write-travels.md: both cards, completions, and the receiver's kernel."""
+    writes = sysfs(guest_pair[0], "hw_counters/rx_write_requests")
+    arguments = ("-d", DEVICE, "-F", "-s", "65536", "-n", "300", "-Q", "1")
+    _, at_server, at_client = _exchange(lab, Exchange("ib_write_bw", arguments, "", bandwidth_figure))
+    assert at_client["tx_packets"] == at_server["rx_packets"] == 4800
+    assert at_client["tx_bytes"] == at_server["rx_bytes"] == 19660800
+    # the driver may register memory by a few requests of its own
+    assert 300 <= at_client["cqes"] <= 304
+    assert sysfs(guest_pair[0], "hw_counters/rx_write_requests") - writes == 300
+
+
 def test_the_kernels_counters_are_the_fabrics(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     server, client = guest_pair
     names = ("port_xmit_packets", "port_rcv_packets", "port_xmit_data", "port_rcv_data")
