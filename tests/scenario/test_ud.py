@@ -232,6 +232,14 @@ def test_qp0_sends_on_vl15_without_grh_from_the_permissive_lid() -> None:
     assert b.peek(target + 40, 256) == mad
 
 
+def test_a_lid_routed_smp_comes_from_the_port_s_lid() -> None:
+    world = World()
+    a, _ = management(world, ST_QP0)
+    a.datagram(a.buffer(smp(mgmt_class=0x01)), 256, 2, 0, qkey=0)
+    ((_, packet),) = world.queue
+    assert packet.slid == 1
+
+
 def test_smp_for_the_agent_does_not_reach_the_host() -> None:
     world = World()
     a, b = management(world, ST_QP0)
