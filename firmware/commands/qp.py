@@ -61,10 +61,16 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
     out = cmd.CreateQpOut()
     out.qpn = allocate(hca.qps, qp, 0 if queue is None else queue.buffer.list_bytes)
     _hold(hca, qp, +1)
-    if qp.rq is not None or qp.sq is not None:
+    if queue is not None:
         rings = view.wq_umem_id if view.wq_umem_valid else None
-        hold_umems(hca, qp, rings, context.dbr_umem_id if context.dbr_umem_valid else None)
+        record = context.dbr_umem_id if context.dbr_umem_valid and _has_record(context) else None
+        hold_umems(hca, qp, rings, record)
     return out
+
+
+def _has_record(context: Qpc) -> bool:
+    """Does a queue of this queue pair tell its producer by a doorbell record?"""
+    return context.rq_type == RQ_REGULAR or not (context.no_sq or context.send_dbr_mode)
 
 
 def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> None:
@@ -107,10 +113,10 @@ def _attach_queues(hca: Hca, qp: Qp, request: Command[cmd.CreateQpIn]) -> Srq | 
         rq_bytes = 1 << (context.log_rq_size + log_stride)
     sq_bytes = 0 if context.no_sq else SQ_BLOCK_BYTES << context.log_sq_size
     size_bytes = rq_bytes + sq_bytes
-    # What is named must be there and be the program's own, whether or not there is a queue to use it.
-    record = record_addr(hca, context.dbr_umem_valid, context.dbr_umem_id, context.dbr_addr, request.uid)
-    if view.wq_umem_valid:
-        find(hca.umems, view.wq_umem_id, request.uid)
+    # The kernel sets the valid bits of a program's command itself: what no queue needs is not looked at, nor held.
+    record = 0
+    if _has_record(context):
+        record = record_addr(hca, context.dbr_umem_valid, context.dbr_umem_id, context.dbr_addr, request.uid)
     if size_bytes:
         if view.wq_umem_valid:
             buffer = umem_buffer(hca, view.wq_umem_id, view.wq_umem_offset, size_bytes, request.uid)

@@ -295,13 +295,15 @@ class Book:
         item.has_rq, item.has_sq = context.rq_type == 0, not context.no_sq
         rq_bytes = 1 << item.log_size + item.log_stride if item.has_rq else 0
         size = rq_bytes + (64 << item.log_sq if item.has_sq else 0)
-        if view.wq_umem_valid:
+        if not size:
+            ranges = []
+        elif view.wq_umem_valid:
             ranges = self._umem_ranges(view.wq_umem_id, view.wq_umem_offset, size)
         else:
             log_page = 12 + context.log_page_size
             ranges = spans(pages_of(data[PAS_AT:]), log_page, context.page_offset << log_page - 6, size)
         item.dbr = context.dbr_addr
-        if context.dbr_umem_valid:
+        if context.dbr_umem_valid and (item.has_rq or (item.has_sq and not context.send_dbr_mode)):
             item.dbr = first_addr(self._umem_ranges(context.dbr_umem_id, context.dbr_addr, RECORD_BYTES))
         self._work_queue("qp", item, ranges)
         item.rq_bytes = rq_bytes

@@ -339,12 +339,12 @@ def test_completions_are_reported_to_shared_event_queues(driver: Driver) -> None
 
 @pytest.mark.parametrize("field", ["dbr_umem_id", "wq_umem_id"])
 def test_a_queue_pair_without_queues_holds_nobody_elses_memory(driver: Driver, field: str) -> None:
-    """A reference would keep the owner from ever giving the memory back."""
+    """A reference would keep the owner from ever giving the memory back. The kernel sets the valid bits by itself."""
     owner, me = User(driver), User(driver)
     xrcd = cmd.AllocXrcdOut.from_bytes(me.run(Op.ALLOC_XRCD, cmd.BareIn())).xrcd
     view = me.qp_view(ST_XRC, no_sq=1, rq_type=3, xrcd=xrcd)
     me.run(Op.CREATE_QP, view)
     setattr(view if field == "wq_umem_id" else view.qpc, field, owner.umem)
-    assert me.raw(Op.CREATE_QP, view)[0] == Status.BAD_RES
+    me.run(Op.CREATE_QP, view)
     owner.run(Op.DESTROY_CQ, cmd.DestroyCqIn(cqn=owner.cqn))
     owner.run(Op.DESTROY_UMEM, cmd.DestroyUmemIn(umem_id=owner.umem))
