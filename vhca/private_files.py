@@ -101,3 +101,12 @@ class PrivateLog(RotatingFileHandler):
         self.lost += 1
         if self.lost == 1:
             log.error("%s loses lines: %s", self.baseFilename, sys.exc_info()[1])
+
+    def close(self) -> None:
+        """Close the file; what the disk does not take at its end is lost like the lines before."""
+        try:
+            super().close()
+        except OSError as error:
+            self.lost += 1
+            if self.lost == 1:
+                log.error("%s loses lines: %s", self.baseFilename, error)

@@ -6,7 +6,10 @@ import os
 import resource
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -123,3 +126,32 @@ def test_loopback_of_a_card_reaches_the_capture(tmp_path: Path) -> None:
             rack.loop.call(lambda: board.execute([Loopback(1, packet)]))
             assert capture.packets == 1
     assert b"h0-loopback" in (tmp_path / "self.pcapng").read_bytes()
+
+
+_SMALL_FILES: Final = """
+import logging, resource, sys
+from pathlib import Path
+from vhca.chip.rack import Rack
+from vhca.wire.packet import RC, SEND, Packet
+
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+resource.setrlimit(resource.RLIMIT_FSIZE, (32768, 32768))
+with Rack(1, Path(sys.argv[1])) as rack:
+    rack.fabric.capture(Path(sys.argv[1]) / "c.pcapng")
+    port = rack._subnet.ports["h0"]
+    for psn in range(200):
+        rack.loop.call(lambda: port.looped(Packet(1, 1, RC, SEND, 0x11, psn, bytes(1024), mtu=1024)))
+        rack.loop.call(lambda: rack.hcas[0].board.log.info("%s", "x" * 1024))
+    assert rack.loop.errors == 0
+"""
+
+
+def test_files_that_cannot_grow_cost_one_line_each(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SMALL_FILES, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    capture, log = f"the capture {tmp_path / 'c.pcapng'} ends here", f"{tmp_path / 'h0.log'} loses lines"
+    words = [line.partition(": ")[0] for line in done.stderr.splitlines()]
+    assert sorted(words) == sorted([capture, log])
+    assert (tmp_path / "c.pcapng").stat().st_size <= 32768
