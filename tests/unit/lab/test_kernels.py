@@ -228,6 +228,7 @@ def test_a_cached_version_needs_no_packages(cache: Cache, monkeypatch: pytest.Mo
 
 def test_without_packages_the_archive_is_used(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("VHCA_KERNEL_ARCHIVE", raising=False)
     with pytest.raises(PackageError, match="not found on this host"):
         resolve("6.19", cache)
     root = installed(tmp_path / "k")
