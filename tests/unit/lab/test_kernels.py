@@ -49,6 +49,12 @@ def beside_modules(root: Path, release: str = "", lib: str = "usr/lib") -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def _no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs these tests may have named an archive; they name their own."""
+    monkeypatch.delenv("VHCA_KERNEL_ARCHIVE", raising=False)
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
@@ -228,7 +234,6 @@ def test_a_cached_version_needs_no_packages(cache: Cache, monkeypatch: pytest.Mo
 
 def test_without_packages_the_archive_is_used(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("VHCA_KERNEL_ARCHIVE", raising=False)
     with pytest.raises(PackageError, match="not found on this host"):
         resolve("6.19", cache)
     root = installed(tmp_path / "k")
