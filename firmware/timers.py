@@ -7,6 +7,10 @@ owner, at once, however far away its entry's time is.
 
 import heapq
 from collections.abc import Callable
+from typing import Final
+
+# Entries of timers that are not armed any more which one look at the heap takes away: some ms at the most.
+STALE_BUDGET: Final = 2000
 
 
 class Timer:
@@ -73,10 +77,18 @@ class TimerHeap:
             heapq.heapify(self._heap)
 
     def next_deadline(self) -> int | None:
-        """Earliest armed deadline in ns, None if nothing is armed."""
+        """Earliest armed deadline in ns, None if nothing is armed.
+
+        Entries of timers that are not armed any more are taken away on the way, a bounded number: if there are more,
+        the answer is too early, and :meth:`run` goes on with them.
+        """
         heap = self._heap
+        looked = 0
         while heap:
             queued_ns, _, timer = heap[0]
+            looked += 1
+            if looked > STALE_BUDGET:
+                return queued_ns
             deadline = timer.deadline_ns
             if timer._queued_ns != queued_ns:
                 heapq.heappop(heap)
@@ -97,7 +109,11 @@ class TimerHeap:
             deadline = self.next_deadline()
             if deadline is None or deadline > now_ns:
                 return
-            _, _, timer = heapq.heappop(self._heap)
+            queued_ns, _, timer = self._heap[0]
+            if timer._queued_ns != queued_ns or timer.deadline_ns != queued_ns:
+                # Not armed for this moment: enough of these for one step.
+                return
+            heapq.heappop(self._heap)
             timer._queued_ns = None
             timer.deadline_ns = None
             timer.action(now_ns)

@@ -39,6 +39,8 @@ NAK_REMOTE_ACCESS: Final = 0x62
 NAK_REMOTE_OPERATION: Final = 0x63
 
 READ_BUDGET: Final = 1 << 20
+# READs up to this size are answered in the step of their request.
+AT_ONCE_BYTES: Final = 4096
 # Answers that may wait beside those of READs and atomics; a peer that keeps its limits never meets this.
 SPARE_REPLIES: Final = 16
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_DCT: DC}
@@ -99,7 +101,7 @@ def answer_again(hca: "Hca", qp: Qp, resource: Resource, packet: Packet) -> bool
     if packet.op == READ_REQUEST:
         job = ReadJob(resource, packet.psn, packet.va, packet.dma_length, responder.msn, again=True)
         responder.replies.append(job)
-        pump(hca, qp)
+        begin(hca, qp)
     else:
         answer = atomic_answer(hca, qp, resource.psn, resource.original, responder.msn)
         if responder.replies:
@@ -126,7 +128,7 @@ def refuse(hca: "Hca", qp: Qp, syndrome: int, recv_syndrome: int, event: int, re
     responder.refusing = True
     nak = acknowledgement(hca, qp, responder.epsn, syndrome, responder.msn)
     responder.replies.append(Refusal(nak, recv_syndrome, event, reason))
-    pump(hca, qp)
+    begin(hca, qp)
 
 
 def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
@@ -150,6 +152,19 @@ def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
     enter_error(hca, qp, refusal.reason)
     if recv is None or refusal.recv_syndrome == completion.FLUSHED:
         completion.qp_event(hca, qp, refusal.event)
+
+
+def begin(hca: "Hca", qp: Qp) -> None:
+    """Send the answer that was just appended: at once if it is a short one and the only one, else in a turn.
+
+    Requests are taken while the cable is full, and many of them fit into it: long answers to all would pile up there.
+    """
+    replies = qp.responder.replies
+    job = replies[0]
+    if len(replies) == 1 and not (isinstance(job, ReadJob) and job.length > AT_ONCE_BYTES):
+        pump(hca, qp)
+    else:
+        hca.turns.add(REPLY, qp)
 
 
 def pump(hca: "Hca", qp: Qp) -> None:

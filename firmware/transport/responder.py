@@ -37,7 +37,7 @@ from firmware.transport.replies import (
     acknowledgement,
     answer_again,
     answer_atomic,
-    pump,
+    begin,
     refuse,
     reply,
     too_many,
@@ -414,7 +414,7 @@ def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     resource = Resource(packet.psn, count, READ_REQUEST, va, rkey, length, domain=domain)
     _remember(responder, resource)
     responder.replies.append(ReadJob(resource, packet.psn, va, length, responder.msn))
-    pump(hca, qp)
+    begin(hca, qp)
 
 
 def _check_single(responder: Responder, packet: Packet) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from firmware.budget import ANSWER_BYTES
-from firmware.transport.replies import READ_BUDGET
+from firmware.transport.replies import AT_ONCE_BYTES, READ_BUDGET
 from firmware.transport.segment import BURST_BYTES
 from tests.scenario.tools import FIRST, Steps, inject, large_region, sent, stall
 from tests.scenario.world import ERR, RTS, ST_RC, Card, End, World, pair
@@ -67,6 +67,7 @@ def test_no_more_answers_are_repeated_at_a_time_than_there_are_resources() -> No
     ask()
     world.settle()
     ask()
+    world.b.turn()
     assert whole < sent(world, "READ_RESP") < 2 * whole
     # The answer under way has begun, so that another one would be needed.
     ask()
@@ -203,6 +204,8 @@ def test_a_waiting_answer_is_answer_enough_for_a_repeated_request() -> None:
     read = {"op": READ_REQUEST, "va": source, "rkey": b.card.key, "dma_length": size}
     add = {"op": FETCH_ADD, "psn": FIRST + 3072 & 0xFFFFFF, "va": counter, "rkey": b.card.key, "swap_add": 1}
     inject(world, b, psn=FIRST, **read)
+    while not sent(world, "READ_RESP"):
+        assert world.b.turn()
     inject(world, b, **add)
     for _ in range(5):
         inject(world, b, psn=FIRST, **read)
@@ -333,3 +336,18 @@ def test_an_atomic_needs_eight_bytes_of_the_key(length: int, answers: int) -> No
     inject(world, b, op=FETCH_ADD, psn=FIRST, va=counter, rkey=rkey, swap_add=1)
     assert sent(world, "ATOMIC_ACK") == answers
     assert sent(world, NAK_ACCESS) == 1 - answers
+
+
+def test_a_long_answer_waits_for_its_turn_and_a_short_one_does_not() -> None:
+    """Requests are taken while the cable is full: their answers must not pile up on it."""
+    world, _, b = large_pair(log_rra_max=4)
+    source = b.buffer(1 << 20)
+    inject(world, b, op=READ_REQUEST, psn=FIRST, va=source, rkey=b.card.key, dma_length=AT_ONCE_BYTES)
+    assert sent(world, "READ_RESP") == 1
+    psn = FIRST + AT_ONCE_BYTES // 1024
+    for number in range(8):
+        inject(world, b, op=READ_REQUEST, psn=psn + number * 1024 & 0xFFFFFF, va=source, rkey=b.card.key,
+               dma_length=1 << 20)  # fmt: skip
+    assert sent(world, "READ_RESP") == 1
+    world.settle()
+    assert sent(world, "READ_RESP") == 1 + 8 * (1 << 20) // BURST_BYTES

@@ -272,7 +272,6 @@ def test_unanswered_messages_of_a_step_share_one_wait(rig: Rig, client: Client) 
 def test_a_client_that_does_it_again_is_dropped_whoever_it_is(rig: Rig, client: Client) -> None:
     """The time is the card's: a new connection does not get it anew."""
     errors = reading(rig, 1)
-    begin = time.monotonic()
     for _ in range(20):
         if not rig.server.connected:
             client = rig.connect()
@@ -283,10 +282,7 @@ def test_a_client_that_does_it_again_is_dropped_whoever_it_is(rig: Rig, client: 
     assert rig.server.counters["slow_dma_client"] >= 1
     assert len(errors) == 20
     # what is left is a debt, or what comes back in a moment
-    assert rig.server._connection is not None
-    assert rig.server._connection._patience.limit(time.monotonic()) < patience.ACCOUNT_S / 10
-    # 4 s, if each connection were waited for
-    assert time.monotonic() - begin < 3
+    assert rig.server._patience.limit(time.monotonic()) < patience.ACCOUNT_S / 10
 
 
 def test_a_slow_client_is_dropped_and_a_quick_one_is_not(rig: Rig, client: Client) -> None:

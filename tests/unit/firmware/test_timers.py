@@ -5,7 +5,7 @@ import weakref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware.timers import Timer, TimerHeap
+from firmware.timers import STALE_BUDGET, Timer, TimerHeap
 
 
 def test_due_timers_run_in_order_of_their_deadlines() -> None:
@@ -103,3 +103,26 @@ def test_the_heap_holds_no_more_dead_entries_than_live_ones() -> None:
         assert len(heap) <= 2 * len(live) + 1
     heap.run(1 << 61)
     assert ran == list(range(9, -1, -1))
+
+
+def test_a_look_at_many_cancelled_timers_is_cut_into_pieces() -> None:
+    heap = TimerHeap()
+    ran: list[int] = []
+    timers = [Timer(ran.append) for _ in range(6 * STALE_BUDGET)]
+    for number, timer in enumerate(timers):
+        heap.arm(timer, 100 + number)
+    last = Timer(ran.append)
+    heap.arm(last, 1_000_000)
+    for timer in timers:
+        heap.cancel(timer)
+    # Too early, but never too late; and each look takes a bounded number away.
+    looks = 0
+    while (deadline := heap.next_deadline()) != 1_000_000:
+        looks += 1
+        assert deadline is not None
+        assert len(heap) >= 6 * STALE_BUDGET + 1 - (2 * looks - 1) * STALE_BUDGET
+        heap.run(deadline)
+        assert ran == []
+    assert looks >= 2
+    heap.run(1_000_000)
+    assert ran == [1_000_000]
