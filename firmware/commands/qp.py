@@ -9,7 +9,7 @@ from firmware.objects import MulticastGroup, Srq
 from firmware.programs import refused_queue_pair
 from firmware.queues import RecordlessSendQueue, RecvQueue, SendQueue
 from firmware.transport import state
-from firmware.transport.completion import SCATTER_32, SCATTER_64, inline_bytes
+from firmware.transport.completion import SCATTER_32, SCATTER_64, inline_bytes, receive_cq
 from firmware.transport.qp import (
     ST_DCI,
     ST_QP0,
@@ -55,7 +55,7 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
     qp.send_cq = find(hca.cqs, context.cqn_snd, request.uid) if has_sq or context.cqn_snd else None
     qp.recv_cq = find(hca.cqs, context.cqn_rcv, request.uid) if context.rq_type != RQ_NONE or context.cqn_rcv else None
     if context.st in (ST_RC, ST_UC):
-        qp.inline_receive = inline_bytes(context.cs_res, qp.recv_cq)
+        qp.inline_receive = inline_bytes(context.cs_res, receive_cq(qp, qp.srq))
         qp.inline_read = inline_bytes(context.cs_req & 0xF, qp.send_cq)
     queue = qp.sq or qp.rq
     out = cmd.CreateQpOut()

@@ -168,7 +168,8 @@ def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int) -> boo
     return write_cqe(hca, qp.send_cq, bytearray(entry), True) or _lost(hca, qp)
 
 
-def _receive_cq(qp: Qp, srq: Srq | None) -> Cq | None:
+def receive_cq(qp: Qp, srq: Srq | None) -> Cq | None:
+    """Where receives from this SRQ (or, with None, the queue pair's own) complete: an XRC SRQ has its own CQ."""
     return srq.cq if srq is not None and srq.kind == SRQ_XRC else qp.recv_cq
 
 
@@ -200,7 +201,7 @@ def complete_receive(
     `inline` are data that are not in the receive's buffers: software copies them there when it sees the completion.
     """
     srq = recv.srq
-    cq = _receive_cq(qp, srq)
+    cq = receive_cq(qp, srq)
     if cq is None:
         return True
     entry = _received(
@@ -232,7 +233,7 @@ def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int) -> bool:
     if name is not None:
         qp.count(name)
     qp.count("resp_cqe_error")
-    cq = _receive_cq(qp, recv.srq)
+    cq = receive_cq(qp, recv.srq)
     if cq is None:
         return True
     entry = _failed(_receive_user(qp, recv.srq), 0, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)

@@ -105,3 +105,21 @@ def test_other_doorbells_are_refused(driver: Driver, fields: dict[str, int]) -> 
     with pytest.raises(CommandFailed) as error:
         create_qp(driver, cqn, **fields)
     assert error.value.status == Status.BAD_PARAM
+
+
+def test_data_fit_the_entries_of_the_queue_that_receives_complete_to(driver: Driver) -> None:
+    """An XRC SRQ has a CQ of its own, and its entries may be smaller than those of the queue pair's."""
+    small, large = create_cq(driver, 0), create_cq(driver, 1)
+    view = cmd.CreateXrcSrqIn()
+    context = view.xrc_srq_context_entry
+    context.log_xrc_srq_size, context.log_rq_stride, context.cqn = 4, 2, small
+    context.pd = cmd.AllocPdOut.from_bytes(driver.run(Op.ALLOC_PD)).pd
+    context.xrcd = cmd.AllocXrcdOut.from_bytes(driver.run(Op.ALLOC_XRCD)).xrcd
+    out = driver.run(Op.CREATE_XRC_SRQ, view, driver.pages(driver.alloc(4096), 4096))
+    srqn = cmd.CreateXrcSrqOut.from_bytes(out).xrc_srqn
+    assert isinstance(driver.board.firmware, Kernel)
+    qps = driver.board.firmware.hca.qps
+    for number, room in ((srqn, 0), (0, 64)):
+        qp = qps.get(create_qp(driver, large, 2, 0x22, rq_type=1 if number else 0, srqn_rmpn_xrqn=number))
+        assert qp is not None
+        assert (qp.inline_receive, qp.inline_read) == (room, 64)
