@@ -109,10 +109,8 @@ def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
                 break
             if wqe.op >= READ_REQUEST and wqe.op != LOCAL and not wqe.done:
                 # una is at the first missing response of this READ already, or at its request.
-                retire(hca, qp, requester)
-                if qp.state == RTS:
-                    qp.count("implied_nak_seq_err")
-                    retry.go_back_once(hca, qp)
+                qp.count("implied_nak_seq_err")
+                retry.go_back_once(hca, qp)
                 return False
         if upto > requester.una:
             _progress(hca, requester, upto)

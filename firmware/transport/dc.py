@@ -152,8 +152,6 @@ def _new_connection(target: Dct, packet: Packet) -> Qp:
         remote_rights=target.rights,
         min_rnr_nak=target.min_rnr_nak,
         path=Path(dlid=packet.slid, sl=packet.sl, mlid=packet.dlid & MAX_PATH_BITS, grh=back),
-        # The SRQ goes on with other connections: no last WQE.
-        last_wqe_reported=True,
     )
     connection.responder.mtu = target.mtu
     connection.responder.epsn = packet.dc_psn
@@ -180,7 +178,6 @@ def _close(hca: "Hca", connection: Qp) -> None:
     account.close(hca, connection)
     hca.budget.give(connection.charged)
     connection.charged = 0
-    connection.responder.replies.clear()
     completion.flush_receive_queue(hca, connection)
 
 

@@ -116,20 +116,20 @@ def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
             # Its error is reported once everything before it is complete.
             retire(hca, qp, requester)
             return
-        if wqe.first < 0 or wqe.op >= READ_REQUEST:
+        if wqe.first < 0:
+            # What has its numbers has kept to these limits, and is sent again within them.
             if not _may_start(requester, wqe):
                 return
-            if wqe.first < 0:
-                if wqe.raw and qp.service == ST_DCI:
-                    way = dc.connect(hca, qp, requester, wqe)
-                    if way == dc.WAIT:
-                        return
-                    if way == dc.CONNECTED:
-                        _find_way(hca, qp, requester)
-                if not wqe.fault and not _start(requester, wqe):
+            if wqe.raw and qp.service == ST_DCI:
+                way = dc.connect(hca, qp, requester, wqe)
+                if way == dc.WAIT:
                     return
-                if wqe.fault:
-                    continue
+                if way == dc.CONNECTED:
+                    _find_way(hca, qp, requester)
+            if not wqe.fault and not _start(requester, wqe):
+                return
+            if wqe.fault:
+                continue
         if wqe.op == LOCAL:
             budget -= _execute_local(hca, qp, requester, wqe)
             if qp.state != RTS:
@@ -190,7 +190,7 @@ def _may_start(requester: Requester, wqe: SendWqe) -> bool:
     reads = requester.reads
     if not reads:
         return True
-    if wqe.fence >= 2 and wqe.first < 0:
+    if wqe.fence >= 2:
         return False
     return wqe.op < READ_REQUEST or wqe.op == LOCAL or reads < requester.read_limit
 

@@ -12,7 +12,6 @@ import argparse
 import fnmatch
 import gc
 import os
-import random
 import resource
 import sys
 import tomllib
@@ -25,7 +24,7 @@ from typing import Final
 
 import pytest
 
-from tests.mutants.operators import Mutant, mutants, mutated
+from tests.mutants.operators import Mutant, mutants, mutated, sample
 
 ROOT: Final = Path(__file__).parents[2]
 TARGETS: Final = "firmware/transport/*.py"
@@ -67,6 +66,14 @@ def _literal(pattern: str) -> str:
 def explanations() -> list[Explanation]:
     """What ``explained.toml`` says."""
     return [Explanation(**row) for row in tomllib.loads(EXPLAINED.read_text("utf-8")).get("explained", [])]
+
+
+def all_mutants(pattern: str = TARGETS) -> list[Mutant]:
+    """All mutants of the files that `pattern` names."""
+    found: list[Mutant] = []
+    for path in sorted(ROOT.glob(pattern)):
+        found += mutants(str(path.relative_to(ROOT)), path.read_text("utf-8"))
+    return found
 
 
 def _place(code: CodeType) -> Place:
@@ -181,14 +188,12 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="show the chosen mutants and run nothing")
     args = parser.parse_args()
     os.chdir(ROOT)
-    everything: list[Mutant] = []
-    for path in sorted(ROOT.glob(args.files)):
-        everything += mutants(str(path.relative_to(ROOT)), path.read_text("utf-8"))
+    everything = all_mutants(args.files)
     chosen = everything
     if args.only:
         chosen = [mutant for mutant in everything if mutant.number in args.only]
     elif 0 < args.count < len(everything):
-        chosen = random.Random(args.seed).sample(everything, args.count)
+        chosen = sample(everything, args.seed, args.count)
     print(f"{len(chosen)} of {len(everything)} mutants")
     if args.list:
         print(*chosen, sep="\n")

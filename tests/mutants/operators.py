@@ -1,16 +1,19 @@
 """Small changes to a program, each of which a test should notice: where they can be made, and the making of one.
 
 A mutant is one change at one place in a function. Places are counted in the order of the text, so that a number names a
-mutant as long as the file does not change. What only tells and decides nothing is left alone: the card's notes and its
-drop counters, texts, annotations. So are constants and tables of a module.
+mutant as long as the file does not change; :func:`sample` chooses by what a mutant says, and not by numbers. What only
+tells and decides nothing is left alone: the card's notes and its drop counters, texts, annotations. So are constants
+and tables of a module.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 _COMPARE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -57,13 +60,41 @@ def _around_change(old: str, new: str, room: int = 50) -> tuple[str, str]:
 
 
 @dataclass
+class _Change:
+    """What stands at an attribute of a node, or at an index of a list, and what shall."""
+
+    holder: Any
+    key: str | int
+    value: object
+
+    def swap(self) -> None:
+        """Make the change; the second time, take it back."""
+        if isinstance(self.key, int):
+            self.holder[self.key], self.value = self.value, self.holder[self.key]
+        else:
+            before = getattr(self.holder, self.key)
+            setattr(self.holder, self.key, self.value)
+            self.value = before
+
+
+@dataclass
 class _Site:
     node: ast.AST
     # The statement whose text shows the change.
     statement: ast.stmt
     function: str
     within: str
-    apply: Callable[[], None]
+    change: _Change
+
+    def texts(self) -> tuple[str, str]:
+        """The statement before and after."""
+        old = _shown(self.statement)
+        if isinstance(self.change.value, ast.Pass):
+            return old, "pass"
+        self.change.swap()
+        new = _shown(self.statement)
+        self.change.swap()
+        return old, new
 
 
 class _Walk:
@@ -98,9 +129,9 @@ class _Walk:
         if not self._function:
             return
         if isinstance(statement, _DROPPED) and _may_be_dropped(statement):
-            yield self._site(statement, statement, lambda: body.__setitem__(index, _pass(statement)))
+            yield self._site(statement, statement, _Change(body, index, _pass(statement)))
         if isinstance(statement, ast.If | ast.While):
-            yield self._site(statement, statement, lambda: setattr(statement, "test", _negated(statement.test)))
+            yield self._site(statement, statement, _Change(statement, "test", _negated(statement.test)))
         for name, value in ast.iter_fields(statement):
             if name == "annotation":
                 continue
@@ -117,15 +148,14 @@ class _Walk:
                 for handler in value:
                     yield from self.block(handler.body)
         if isinstance(statement, ast.AugAssign) and type(statement.op) in _BINARY:
-            other = _BINARY[type(statement.op)]
-            yield self._site(statement, statement, lambda: setattr(statement, "op", other()))
+            yield self._site(statement, statement, _Change(statement, "op", _BINARY[type(statement.op)]()))
 
-    def _site(self, node: ast.AST, statement: ast.stmt, apply: Callable[[], None]) -> _Site:
-        return _Site(node, statement, self._function, " ".join(self._within), apply)
+    def _site(self, node: ast.AST, statement: ast.stmt, change: _Change) -> _Site:
+        return _Site(node, statement, self._function, " ".join(self._within), change)
 
     def _expression(self, expression: ast.expr, statement: ast.stmt) -> Iterator[_Site]:
         for node in _subexpressions(expression):
-            yield from (self._site(node, statement, apply) for apply in _changes(node))
+            yield from (self._site(node, statement, change) for change in _changes(node))
 
 
 def _subexpressions(node: ast.AST) -> Iterator[ast.AST]:
@@ -136,32 +166,26 @@ def _subexpressions(node: ast.AST) -> Iterator[ast.AST]:
             yield from _subexpressions(child)
 
 
-def _changes(node: ast.AST) -> Iterator[Callable[[], None]]:
+def _changes(node: ast.AST) -> Iterator[_Change]:
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
-            other = _COMPARE[type(op)]
-            yield lambda index=index, other=other: node.ops.__setitem__(index, other())  # type: ignore[misc]
+            yield _Change(node.ops, index, _COMPARE[type(op)]())
     elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        binary = _BINARY[type(node.op)]
-        yield lambda: setattr(node, "op", binary())
+        yield _Change(node, "op", _BINARY[type(node.op)]())
     elif isinstance(node, ast.BoolOp):
-        boolean = ast.And if isinstance(node.op, ast.Or) else ast.Or
-        yield lambda: setattr(node, "op", boolean())
+        yield _Change(node, "op", ast.And() if isinstance(node.op, ast.Or) else ast.Or())
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         # bool(x): the negation has gone.
-        yield lambda: setattr(node, "operand", ast.UnaryOp(ast.Not(), node.operand))
+        yield _Change(node, "operand", _negated(node.operand))
     elif isinstance(node, ast.IfExp):
-        yield lambda: setattr(node, "test", _negated(node.test))
+        yield _Change(node, "test", _negated(node.test))
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        flipped = not node.value
-        yield lambda: setattr(node, "value", flipped)
+        yield _Change(node, "value", not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-        for by in (1, -1):
-            moved = node.value + by
-            yield lambda moved=moved: setattr(node, "value", moved)  # type: ignore[misc]
+        yield _Change(node, "value", node.value + 1)
+        yield _Change(node, "value", node.value - 1)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NAMES:
-        call, name = node.func, _NAMES[node.func.id]
-        yield lambda: setattr(call, "id", name)
+        yield _Change(node.func, "id", _NAMES[node.func.id])
 
 
 def _negated(test: ast.expr) -> ast.expr:
@@ -215,32 +239,29 @@ def _sites(tree: ast.Module) -> Iterator[_Site]:
 def mutants(file: str, source: str) -> list[Mutant]:
     """All mutants of a file, in the order of their numbers."""
     found = []
-    count = sum(1 for _ in _sites(ast.parse(source)))
-    for number in range(count):
-        site, old, new, _ = _make(source, number)
+    for number, site in enumerate(list(_sites(ast.parse(source)))):
         line = getattr(site.node, "lineno", site.statement.lineno)
-        found.append(Mutant(file, number, line, site.function, old, new, site.within))
+        found.append(Mutant(file, number, line, site.function, *site.texts(), site.within))
     return found
-
-
-def statements(source: str) -> set[tuple[str, str]]:
-    """Function and text of every statement that a mutant changes."""
-    return {(site.function, _shown(site.statement)) for site in _sites(ast.parse(source))}
 
 
 def mutated(source: str, number: int) -> ast.Module:
     """The tree of the file with the change `number`, ready to be compiled."""
-    return ast.fix_missing_locations(_make(source, number)[3])
-
-
-def _make(source: str, number: int) -> tuple[_Site, str, str, ast.Module]:
     tree = ast.parse(source)
-    site = next(site for index, site in enumerate(_sites(tree)) if index == number)
-    old = _shown(site.statement)
-    site.apply()
-    new = "pass" if isinstance(site.node, _DROPPED) and _dropped(tree, site.statement) else _shown(site.statement)
-    return site, old, new, tree
+    list(_sites(tree))[number].change.swap()
+    return ast.fix_missing_locations(tree)
 
 
-def _dropped(tree: ast.Module, statement: ast.stmt) -> bool:
-    return all(node is not statement for node in ast.walk(tree))
+def sample(everything: Sequence[Mutant], seed: int, count: int) -> list[Mutant]:
+    """`count` of the mutants, in their order: those whose texts, with the seed, have the lowest hashes.
+
+    A statement that is added, changed or moved elsewhere draws no others: it only comes in, or goes, itself.
+    """
+    seen: Counter[tuple[str, ...]] = Counter()
+    ranks = []
+    for at, mutant in enumerate(everything):
+        names = mutant.file, mutant.function, mutant.old, mutant.new
+        seen[names] += 1
+        key = "\0".join((str(seed), *names, str(seen[names])))
+        ranks.append((hashlib.sha256(key.encode()).digest(), at))
+    return [everything[at] for at in sorted(at for _, at in sorted(ranks)[:count])]

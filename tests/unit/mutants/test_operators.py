@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from tests.mutants.__main__ import ROOT, TARGETS, Explanation, explanations
-from tests.mutants.operators import Mutant, mutants, mutated, statements
+from tests.mutants.__main__ import Explanation, all_mutants, explanations
+from tests.mutants.operators import Mutant, mutants, mutated, sample
 
 
 def changes(body: str) -> list[str]:
@@ -63,13 +63,26 @@ def test_an_explanation_covers_what_it_names_and_no_more() -> None:
         assert not other.covers(mutant)
 
 
-def test_every_explanation_has_a_reason_and_a_statement() -> None:
-    found = [
-        Mutant(str(path.relative_to(ROOT)), 0, 0, function, text, "")
-        for path in ROOT.glob(TARGETS)
-        for function, text in statements(path.read_text("utf-8"))
-    ]
+def test_every_explanation_has_a_reason_and_a_mutant() -> None:
+    found = all_mutants()
     for row in explanations():
         assert row.reason
-        here = Explanation(row.file, row.function, row.old, "")
-        assert any(here.covers(mutant) for mutant in found), f"nothing to explain: {row}"
+        assert any(row.covers(mutant) for mutant in found), f"nothing to explain: {row}"
+
+
+def test_a_sample_stays_when_other_code_changes() -> None:
+    source = "".join(f"def f{at}(a):\n    a.b = a.c + {at}\n    a.b = a.c + {at}\n" for at in range(40))
+    before = sample(mutants("x.py", source), 1, 50)
+    assert len(set(before)) == 50
+    assert [mutant.number for mutant in before] == sorted(mutant.number for mutant in before)
+    assert sample(mutants("x.py", source), 2, 50) != before
+
+    def texts(chosen: list[Mutant]) -> set[tuple[str, str, str]]:
+        return {(mutant.function, mutant.old, mutant.new) for mutant in chosen}
+
+    # 2 new functions of 42 are a twentieth of the mutants: so many of the old ones may give way
+    moved = "def g(a):\n    a.b = a.c - 1\n" + source + "def h(a):\n    return not a\n"
+    after = texts(sample(mutants("x.py", moved), 1, 50))
+    old = {text for text in after if text[0] not in ("g", "h")}
+    assert old <= texts(before)
+    assert len(texts(before) - old) <= 6
