@@ -98,22 +98,21 @@ def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
     False if a READ or atomic before it has not got its response: that response was lost (implied NAK, 9.7.5.2.3) and
     is asked for again.
     """
+    for wqe in requester.pending:
+        if wqe.first < 0:
+            break
+        if wqe.end > upto:
+            if wqe.first < upto and wqe.op >= READ_REQUEST and wqe.op != LOCAL:
+                # Responses up to here, but no data came with them: they are still missing.
+                upto = max(requester.una, wqe.first)
+            break
+        if wqe.op >= READ_REQUEST and wqe.op != LOCAL and not wqe.done:
+            # una is at the first missing response of this READ already, or at its request.
+            qp.count("implied_nak_seq_err")
+            retry.go_back_once(hca, qp)
+            return False
     if upto > requester.una:
-        for wqe in requester.pending:
-            if wqe.first < 0:
-                break
-            if wqe.end > upto:
-                if wqe.first < upto and wqe.op >= READ_REQUEST and wqe.op != LOCAL:
-                    # Responses up to here, but no data came with them: they are still missing.
-                    upto = max(requester.una, wqe.first)
-                break
-            if wqe.op >= READ_REQUEST and wqe.op != LOCAL and not wqe.done:
-                # una is at the first missing response of this READ already, or at its request.
-                qp.count("implied_nak_seq_err")
-                retry.go_back_once(hca, qp)
-                return False
-        if upto > requester.una:
-            _progress(hca, requester, upto)
+        _progress(hca, requester, upto)
     retire(hca, qp, requester)
     return True
 
@@ -134,7 +133,10 @@ def _progress(hca: "Hca", requester: Requester, una: int) -> None:
 
 
 def _go_on(hca: "Hca", qp: Qp, requester: Requester) -> None:
-    """Use the room that an acknowledgement made in the window."""
+    """Use the room that an acknowledgement or a response made.
+
+    In a step of its own: what is sent next may read what a response has just stored.
+    """
     sq = qp.sq
     if requester.cursor < len(requester.pending) or (sq is not None and sq.producer > sq.consumer):
         run_soon(hca, qp)
@@ -199,12 +201,8 @@ def _finish_read(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> None
     wqe.done = True
     requester.reads = max(0, requester.reads - 1)
     retire(hca, qp, requester)
-    sq = qp.sq
-    if qp.state == RTS and (
-        requester.cursor < len(requester.pending) or (sq is not None and sq.producer > sq.consumer)
-    ):
-        # In a step of its own: what is sent next may read what this response has just stored.
-        run_soon(hca, qp)
+    if qp.state == RTS:
+        _go_on(hca, qp, requester)
 
 
 def _atomic_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:

@@ -113,7 +113,7 @@ def complete_send(hca: "Hca", qp: Qp, wqe: SendWqe) -> bool:
     index = qp.user_index
     entry = _sent(
         0 if index == ANY_USER_INDEX else index,
-        wqe.length if wqe.op >= READ_REQUEST and wqe.length < 1 << 32 else 0,
+        wqe.length if wqe.op >= READ_REQUEST else 0,
         timestamp(hca),
         wqe.opcode,
         qp.handle,

@@ -177,7 +177,6 @@ def _close(hca: "Hca", connection: Qp) -> None:
     connection.turns = 0
     account.close(hca, connection)
     hca.budget.give(connection.charged)
-    connection.charged = 0
     completion.flush_receive_queue(hca, connection)
 
 

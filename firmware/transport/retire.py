@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from firmware.transport import completion
 from firmware.transport.qp import Qp, Requester
 from firmware.transport.state import enter_error, enter_send_error
-from firmware.transport.wqe import PAGING
-from vhca.wire.packet import READ_REQUEST
+from firmware.transport.wqe import LOCAL, PAGING
 
 if TYPE_CHECKING:
     from firmware.hca import Hca
@@ -22,7 +21,7 @@ def retire(hca: "Hca", qp: Qp, requester: Requester) -> None:
             if wqe.first <= una and wqe.fault != PAGING:
                 fail_head(hca, qp, wqe.fault, wqe.reason)
             return
-        if wqe.first < 0 or wqe.end > una or (wqe.op >= READ_REQUEST and not wqe.done):
+        if wqe.first < 0 or wqe.end > una or (wqe.op == LOCAL and not wqe.done):
             return
         pending.popleft()
         if requester.cursor:

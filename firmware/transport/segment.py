@@ -25,5 +25,5 @@ def well_formed(packet: Packet, mtu: int) -> bool:
         # The last packet may be short, but only a message of one packet may be empty.
         if count == 1:
             return size <= mtu and (size > 0 or packet.start)
-        return packet.mtu == mtu and (count - 1) * mtu < size <= count * mtu
+        return count > 1 and packet.mtu == mtu and (count - 1) * mtu < size <= count * mtu
     return count > 0 and size == count * mtu and (count == 1 or packet.mtu == mtu)

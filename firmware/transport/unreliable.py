@@ -68,7 +68,6 @@ def _check(responder: Responder, packet: Packet) -> None:
     if packet.start:
         # Whatever was under way is given up (9.8.2.2.2); a receive that it had taken serves the new message.
         # DEVIATION: also one of a shared queue, which would complete in error.
-        responder.op = NO_MESSAGE
         responder.offset = 0
     elif packet.psn != responder.epsn or responder.op != packet.op:
         raise Dropped("rx_drop_uc_sequence")

@@ -2,10 +2,12 @@
 
 from firmware.budget import RESOURCE_BYTES
 from firmware.objects import QCounter
+from firmware.transport import state
+from firmware.transport.state import live_context
 from tests.scenario.world import ACCESS_ERROR_EVENT, FOREVER_NS, End, World, pair
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.eqe import Eqe
-from vhca.wire.connectx.qpc import OptParam
+from vhca.wire.connectx.qpc import OptParam, Qpc
 
 
 def test_log_msg_max_is_within_what_the_card_announces() -> None:
@@ -35,6 +37,16 @@ def test_an_event_of_a_queue_pair_has_no_sub_type() -> None:
     world.settle()
     event = Eqe.from_bytes(b.card.memory.read(b.card.eq_addr, 64))
     assert (event.event_type, event.event_sub_type) == (ACCESS_ERROR_EVENT, 0)
+
+
+def test_the_alternate_path_is_kept_for_whoever_asks() -> None:
+    _, a, _ = pair()
+    for flagged in (False, True):
+        qpc = Qpc.from_bytes(a.qp.context.to_bytes())
+        qpc.secondary_address_path.rlid = 0x77
+        status = state.apply(a.card.hca, a.qp, Op.RTS2RTS_QP, flagged << OptParam.ALT_ADDR_PATH, qpc)
+        assert status == Status.OK
+        assert live_context(a.qp).secondary_address_path.rlid == 0x77 * flagged
 
 
 def test_a_live_queue_pair_changes_its_counter_set() -> None:

@@ -5,11 +5,11 @@ import os
 import pytest
 
 from firmware.transport import requester as requester_module
-from tests.scenario.tools import FIRST, inject, large_region, stall
+from tests.scenario.tools import FIRST, inject, large_region, sent, stall
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, End, World, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
-from vhca.wire.packet import RC, READ_REQUEST, UC, WRITE
+from vhca.wire.packet import RC, READ_REQUEST, SEND, UC, WRITE
 
 ONE_GIB = 1 << 30
 TWO_GIB = 1 << 31
@@ -66,6 +66,29 @@ def test_a_read_of_more_than_2_gib_is_refused() -> None:
     va, rkey = large_region(b, TWO_GIB + 4096)
     inject(world, b, op=READ_REQUEST, psn=FIRST, va=va, rkey=rkey, dma_length=TWO_GIB + 1)
     assert "syn=0x61" in world.ladder[-1]
+
+
+def test_a_read_of_2_gib_begins() -> None:
+    world, _, b = pair()
+    world.settle()
+    va, rkey = large_region(b, TWO_GIB)
+    inject(world, b, op=READ_REQUEST, psn=FIRST, va=va, rkey=rkey, dma_length=TWO_GIB)
+    assert world.b.turn()
+    assert sent(world, "READ_RESP") > 0
+    assert b.qp.state == RTS
+
+
+@pytest.mark.parametrize("service", [ST_RC, ST_UC])
+@pytest.mark.parametrize("size", [1024, 1023])
+def test_a_send_of_2_gib_is_taken(service: int, size: int) -> None:
+    world, _, b = pair(service)
+    page, key = large_region(b, TWO_GIB)
+    b.post_recv(sges=[b.sge(page + at, ONE_GIB, key) for at in (0, ONE_GIB)])
+    fields = {"op": SEND, "service": RC if service == ST_RC else UC}
+    inject(world, b, psn=FIRST, payload=bytes(1024), end=False, **fields)
+    b.qp.responder.offset = TWO_GIB - 1024
+    inject(world, b, psn=FIRST + 1, payload=bytes(size), start=False, **fields)
+    assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == [(0, TWO_GIB - 1024 + size)]
 
 
 def long_pair() -> tuple[World, End, End]:

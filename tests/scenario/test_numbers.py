@@ -56,9 +56,20 @@ def test_numbers_of_a_queue_pair_as_it_is_asked() -> None:
     left, right = live_context(a.qp), live_context(b.qp)
     assert (left.next_send_psn, left.last_acked_psn) == (FIRST + 3, FIRST + 2)
     assert (right.next_rcv_psn, right.hw_rq_counter, left.hw_rq_counter) == (FIRST + 3, 1, 0)
+    assert (left.hw_sq_wqebb_counter, left.sw_sq_wqebb_counter) == (2, 2)
+    assert (right.hw_sq_wqebb_counter, right.sw_sq_wqebb_counter) == (0, 0)
+    world.fault = lambda packet: []
+    for _ in range(3):
+        a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.pass_time(300_000_000)
+    world.fault = None
+    assert live_context(a.qp).cur_retry_count == 2
+    world.settle()
+    world.pass_time(300_000_000)
+    assert len(a.send_cq.poll()) == 5
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     world.settle()
-    assert live_context(a.qp).last_acked_psn == FIRST + 3
+    assert live_context(a.qp).last_acked_psn == FIRST + 6
 
 
 def own_lids(world: World) -> None:
@@ -138,9 +149,10 @@ def test_local_work_does_not_hold_up_what_is_behind_it() -> None:
     assert [c.counter for c in a.send_cq.poll()] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("service", [ST_RC, ST_UD])
 @pytest.mark.parametrize("before", [1, 2, 65535, 65536])
-def test_a_malformed_work_request_is_named_in_its_completion(before: int) -> None:
-    _, a, _ = pair()
+def test_a_malformed_work_request_is_named_in_its_completion(before: int, service: int) -> None:
+    _, a, _ = pair(service)
     assert a.qp.sq is not None
     a.sq_posted = a.qp.sq.consumer = before
     a.post(WqeOpcode.RDMA_WRITE, ds=1)

@@ -33,6 +33,19 @@ def test_each_gap_is_told_once() -> None:
     assert world.b.hca.count["naks"] == 2
 
 
+@pytest.mark.parametrize("code", [0, 1, 31])
+def test_a_receiver_s_wish_to_wait_that_waits_itself_is_not_replaced_by_an_acknowledgement(code: int) -> None:
+    world, _, b = pair(world=World(32 << 20), min_rnr_nak=code)
+    size = 3 << 20
+    inject(world, b, op=WRITE, psn=FIRST)
+    inject(world, b, op=READ_REQUEST, psn=FIRST + 1, va=b.buffer(size), rkey=b.card.key, dma_length=size)
+    inject(world, b, op=SEND, psn=FIRST + 1 + 3072 & 0xFFFFFF, payload=b"no receive")
+    for _ in range(2):
+        inject(world, b, op=WRITE, psn=FIRST)
+    waiting = [reply.syndrome for reply in b.qp.responder.replies if isinstance(reply, Packet)]
+    assert waiting == [0x20 | code, 0x1F]
+
+
 def test_a_nak_that_waits_is_not_replaced_by_an_acknowledgement() -> None:
     world, _, b = pair(world=World(32 << 20))
     size = 3 << 20

@@ -80,11 +80,12 @@ def test_reads_and_atomics_answer_in_the_completion(cqe_bytes: int, room: int, p
     a.atomic(WqeOpcode.ATOMIC_FA, target, source, world.b.key, 1)
     a.read(target, 16, source, world.b.key, ce=0)
     a.read(target + 16, room + 1, source, world.b.key)
+    a.read(target, room, source + 16, world.b.key)
     world.settle()
-    assert [(c.syndrome, c.size) for c in a.send_cq.poll()] == [(0, 16), (0, 8), (0, room + 1)]
+    assert [(c.syndrome, c.size) for c in a.send_cq.poll()] == [(0, 16), (0, 8), (0, room + 1), (0, room)]
     assert a.send_cq.raw(0)[place : place + 16] == b"0123456789abcdef"
     assert a.send_cq.raw(1)[place : place + 8] == b"01234567"
-    assert [fmt(a.send_cq.raw(index)) for index in range(3)] == [room // 32, room // 32, 0]
+    assert [fmt(a.send_cq.raw(index)) for index in range(4)] == [room // 32, room // 32, 0, room // 32]
     # Without a completion there is no place but memory.
     assert a.peek(target, 16) == b"1123456789abcdef"
     assert a.peek(target + 16, room + 1) == b.peek(source, room + 1)

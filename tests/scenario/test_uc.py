@@ -5,13 +5,14 @@ import os
 import pytest
 
 from firmware.transport.qp import SQER
-from tests.scenario.world import ERR, ST_UC, End, World, pair
+from tests.scenario.tools import FIRST, inject
+from tests.scenario.world import ERR, ST_UC, CompletionQueue, End, World, pair
 from vhca.wire.connectx.cmd import Op
-from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
+from vhca.wire.connectx.cqe import Cqe64, CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.ib import split
-from vhca.wire.packet import Packet
+from vhca.wire.packet import FETCH_ADD, READ_REQUEST, SEND, UC, WRITE, Packet
 
 
 @pytest.mark.parametrize("size", [0, 1, 5000, 600_000])
@@ -145,9 +146,80 @@ def test_a_write_with_immediate_that_finds_no_receive_is_dropped_as_a_whole() ->
     world.settle()
     assert b.peek(target, 8) == bytes(8)
     assert world.b.hca.count["rx_drop_no_receive"] == 1
-    assert b.counter.values.get("rx_write_requests", 0) == 0
+    assert b.counter.values == {"out_of_buffer": 1}
     b.post_recv()
     a.rdma(WqeOpcode.RDMA_WRITE_IMM, a.buffer(b"8 bytes!"), 8, target, b.card.key, imm=1)
     world.settle()
     assert b.peek(target, 8) == b"8 bytes!"
-    assert b.counter.values["rx_write_requests"] == 1
+    assert b.counter.values == {"out_of_buffer": 1, "rx_write_requests": 1}
+
+
+def test_a_send_that_finds_no_receive_is_counted_for_its_queue_pair() -> None:
+    world, a, b = pair(ST_UC)
+    a.send(a.buffer(8), 8)
+    world.settle()
+    assert b.counter.values == {"out_of_buffer": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "counter"),
+    [
+        ({"payload": bytes(1025)}, "rx_drop_malformed"),
+        ({"payload": bytes(1023), "end": False}, "rx_drop_malformed"),
+        ({"payload": bytes(1024), "count": 2}, "rx_drop_malformed"),
+        ({"op": READ_REQUEST}, "rx_drop_uc_opcode"),
+        ({"op": FETCH_ADD}, "rx_drop_uc_opcode"),
+        ({"start": False, "payload": b"x"}, "rx_drop_uc_sequence"),
+    ],
+)
+def test_a_packet_that_is_none_of_a_message_is_dropped_for_one_reason(fields: dict[str, object], counter: str) -> None:
+    world, _, b = pair(ST_UC)
+    target = b.buffer(4096)
+    base = {"service": UC, "op": WRITE, "psn": FIRST, "va": target, "rkey": b.card.key,
+            "dma_length": len(fields.get("payload", b""))}  # type: ignore[arg-type]  # fmt: skip
+    inject(world, b, **{**base, **fields})
+    assert dict(world.b.hca.count) == {"rx_packets": fields.get("count", 1), counter: 1}
+    # And the next message is taken.
+    inject(world, b, **{**base, "psn": FIRST + 1, "payload": b"next", "dma_length": 4})
+    assert b.peek(target, 5) == b"next\0"
+
+
+def test_a_key_that_goes_during_a_message_stops_it() -> None:
+    world, _, b = pair(ST_UC)
+    target = b.buffer(2048)
+    rkey = b.card.register(target, 2048)
+    fields = {"service": UC, "op": WRITE, "va": target, "rkey": rkey, "dma_length": 2048, "payload": b"x" * 1024}
+    inject(world, b, psn=FIRST, end=False, **fields)
+    mkey = b.card.hca.mkeys.get(rkey >> 8)
+    assert mkey is not None
+    mkey.free = True
+    inject(world, b, psn=FIRST + 1, start=False, **fields)
+    assert b.peek(target, 2048) == b"x" * 1024 + bytes(1024)
+    assert b.counter.values == {}
+    assert dict(world.b.hca.count) == {"rx_packets": 2, "rx_bytes": 1024, "rx_drop_uc_key": 1}
+
+
+@pytest.mark.parametrize("immediate", [None, 9])
+def test_a_completion_tells_where_a_message_came_from(immediate: int | None) -> None:
+    world, a, b = pair(ST_UC, path_sl=3)
+    world.b.port.lid, world.b.port.lmc = 8, 2
+    b.post_recv(b.buffer(8), 8)
+    inject(world, b, dlid=11, service=UC, op=SEND, psn=FIRST, payload=b"hello", sl=3, immediate=immediate,
+           solicited=True)  # fmt: skip
+    (got,) = b.recv_cq.poll()
+    assert (got.slid, got.source_qpn, got.size, got.extra, got.solicited) == (1, a.qpn, 5, immediate or 0, True)
+    view = Cqe64.from_bytes(b.recv_cq.raw(0))
+    assert (view.sl, view.ml_path, view.grh) == (3, 3, 0)
+
+
+def test_a_receive_queue_that_is_dead_ends_the_queue_pair() -> None:
+    world = World()
+    a = End(world.a, ST_UC)
+    b = End(world.b, ST_UC, cq=CompletionQueue(world.b, log_size=1))
+    a.connect(b)
+    b.connect(a)
+    for _ in range(4):
+        b.post_recv(b.buffer(8), 8)
+        a.send(a.buffer(8), 8)
+    world.settle()
+    assert b.qp.state == ERR

@@ -96,6 +96,49 @@ def test_partition_mismatch_is_dropped() -> None:
     assert b.recv_cq.poll() == []
 
 
+def test_datagrams_have_numbers() -> None:
+    world = World()
+    a, b = End(world.a, ST_UD), End(world.b, ST_UD)
+    a.connect(b, next_send_psn=0xFFFFFE)
+    for _ in range(4):
+        a.datagram(a.buffer(8), 8, 2, b.qpn)
+    assert [packet.psn for _, packet in world.queue] == [0xFFFFFE, 0xFFFFFF, 0, 1]
+
+
+@pytest.mark.parametrize(("index", "gid"), [(0, "own"), (1, "none"), (255, "none")])
+def test_a_datagram_s_source_is_the_gid_that_it_names(index: int, gid: str) -> None:
+    world, a, b = ud_pair()
+    av = DatagramSegment(q_key=0x1234, ext=1, dqpn=b.qpn, rlid=2, grh=1, src_addr_index=index, sl=5, tclass=6,
+                         hop_limit=7, flow_label=8, rgid=world.b.port.gids[0]).to_bytes()  # fmt: skip
+    a.post(WqeOpcode.SEND, av + a.sge(a.buffer(8), 8))
+    (_, packet) = world.queue[0]
+    source = world.a.port.gids[0] if gid == "own" else bytes(16)
+    assert packet.grh == Grh(source, world.b.port.gids[0], 6, 8, 7)
+    assert (packet.sl, packet.vl, packet.mtu, packet.src_qp) == (5, 0, 1024, a.qpn)
+
+
+def test_a_datagram_longer_than_what_is_posted_is_an_error_and_no_more() -> None:
+    world, a, b = ud_pair()
+    av = DatagramSegment(q_key=0x1234, ext=1, dqpn=b.qpn, rlid=2).to_bytes()
+    a.post(WqeOpcode.SEND, av, ds=8)
+    assert [(c.counter, c.syndrome) for c in a.send_cq.poll()] == [(0, CqeSyndrome.LOCAL_QP_OP_ERR)]
+    assert not world.queue
+    assert a.qp.state == SQER
+
+
+def test_a_member_on_another_port_gets_no_copy() -> None:
+    world, a, b = ud_pair()
+    other = End(world.b, ST_UD)
+    other.connect(a)
+    world.b.hca.multicast[GID] = MulticastGroup(GID, [other.qp, b.qp])
+    other.qp.port = 2
+    for end in (other, b):
+        end.post_recv(end.buffer(60), 60)
+    inject(world, b, dlid=MULTICAST_LID_FIRST, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234,
+           dest_qp=0xFFFFFF, grh=Grh(a.card.port.gids[0], GID))  # fmt: skip
+    assert (len(b.recv_cq.poll()), len(other.recv_cq.poll())) == (1, 0)
+
+
 def test_no_receive_drops_silently() -> None:
     world, a, b = ud_pair()
     a.datagram(a.buffer(b"x"), 1, 2, b.qpn)
@@ -312,6 +355,8 @@ def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> Non
     ("change", "counter"),
     [
         ({"dest_qp": 0x999}, "rx_drop_unknown_qp"),
+        ({"dest_qp": 2}, "rx_drop_unknown_qp"),
+        ({"dest_qp": 2, "vl": 15, "payload": b"\x01\x01".ljust(256, b"\0")}, "rx_drop_unknown_qp"),
         ({"good": False}, "rx_drop_crc"),
         ({"service": 0}, "rx_drop_service"),
         ({"dlid": 9}, "rx_drop_dlid"),

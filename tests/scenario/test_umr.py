@@ -35,7 +35,7 @@ def umr(end: End, mkey: Mkey, *, mask: int, payload: bytes = b"", inline: bool =
     """Post a UMR for `mkey`; without `inline` the entries are gathered from memory."""
     ctrl = UmrCtrlSegment(inline=int(inline), check_free=check_free, check_qpn=check_qpn, mkey_mask=mask,
                           xlt_octowords=len(payload) // 16, translation_offset_en=int(offset is not None),
-                          xlt_offset=offset or 0)  # fmt: skip
+                          xlt_offset=(offset or 0) & 0xFFFF, xlt_offset_47_16=(offset or 0) >> 16)  # fmt: skip
     segment = UmrMkeySegment(mkey_7_0=variant, **fields)
     body = ctrl.to_bytes() + segment.to_bytes()
     if payload:

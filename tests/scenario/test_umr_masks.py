@@ -91,6 +91,52 @@ def test_a_key_of_device_memory_may_be_invalidated_only(more: int, good: bool) -
     assert mkey.free is good
 
 
+@pytest.mark.parametrize("mask", [1 << MkeyMask.KEY, 1 << MkeyMask.KEY | 1 << MkeyMask.FREE])
+def test_a_key_of_device_memory_may_have_a_new_variant(mask: int) -> None:
+    _, _, b = pair()
+    mkey = free_key(b.card, MODE_MEMIC)
+    umr(registration_queue(b), mkey, mask=mask, variant=0x77)
+    assert (mkey.variant, mkey.free) == (0x77, not mask >> MkeyMask.FREE & 1)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("value", [0, 1])
+def test_signatures_are_refused_where_they_are_asked_for(masked: bool, value: int) -> None:
+    _, _, b = pair()
+    mkey = free_key(b.card)
+    umr(b, mkey, mask=1 << MkeyMask.LEN | masked << MkeyMask.BSF_EN, bsf_en=value, len=5)
+    refused = masked and value
+    assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR if refused else 0]
+    assert mkey.length == (0 if refused else 5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("whose", ["own", "any", "another's"])
+def test_a_window_is_bound_to_its_own_queue_pair_or_to_none(masked: bool, whose: str) -> None:
+    _, _, b = pair()
+    mkey = free_key(b.card)
+    number = {"own": b.qpn, "any": 0xFFFFFF, "another's": b.qpn + 1}[whose]
+    umr(b, mkey, mask=1 << MkeyMask.LEN | masked << MkeyMask.QPN, qpn=number, len=5)
+    refused = masked and whose == "another's"
+    assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR if refused else 0]
+    assert mkey.qpn == (number if masked and not refused else 0xFFFFFF)
+
+
+@pytest.mark.parametrize(("mask", "shown", "log"), [
+    (1 << MkeyMask.PAGE_SIZE, 0x2C, 12),
+    (1 << MkeyMask.PAGE_SIZE | 1 << MkeyMask.PAGE_SIZE_5, 0x2C, 44),
+    (1 << MkeyMask.PAGE_SIZE | 1 << MkeyMask.PAGE_SIZE_5, 0x15, 21),
+    (1 << MkeyMask.PAGE_SIZE_5, 0x2C, 20),
+])  # fmt: skip
+def test_the_sixth_bit_of_the_page_size_has_a_mask_of_its_own(mask: int, shown: int, log: int) -> None:
+    _, _, b = pair()
+    mkey = free_key(b.card)
+    mkey.log_page_size = 20
+    umr(b, mkey, mask=mask, log_page_size=shown)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0]
+    assert mkey.log_page_size == log
+
+
 @pytest.mark.parametrize(("start", "good"), [(0, True), (28, True), (29, False), (60, False)])
 def test_a_strided_window_lies_in_its_region_up_to_the_last_round(start: int, good: bool) -> None:
     _, _, b = pair()
@@ -104,6 +150,7 @@ def test_a_strided_window_lies_in_its_region_up_to_the_last_round(start: int, go
 
 @pytest.mark.parametrize(("rights", "local", "good"), [
     (REMOTE_READ, LOCAL_READ, True),
+    (REMOTE_READ, 0, True),
     (REMOTE_WRITE, LOCAL_READ, False),
     (REMOTE_ATOMIC, LOCAL_READ, False),
     (REMOTE_WRITE, LOCAL_READ | LOCAL_WRITE, True),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware.transport.port import is_own_lid, pkeys_match
+from firmware.transport.port import gid_at, is_own_lid, pkey_at, pkeys_match
 from firmware.transport.psn import distance, extend
 from firmware.transport.qp import ST_RC, ST_UD
 from firmware.transport.retry import RNR_DELAY_NS
@@ -40,10 +40,23 @@ def test_packet_count(length: int, count: int) -> None:
         (2048, 2, False, False, True),
         (2047, 2, False, False, False),
         (0, 0, False, False, False),
+        (0, 1, True, False, False),
+        (2048, 2, True, True, True),
+        (2049, 2, True, True, False),
+        (1, 1, False, True, True),
+        (0, 0, True, True, False),
     ],
 )
 def test_well_formed(size: int, count: int, start: bool, end: bool, good: bool) -> None:
     packet = Packet(1, 2, 0, 1, 3, 0, bytes(size), count, start, end, 1024)
+    assert well_formed(packet, 1024) is good
+
+
+@pytest.mark.parametrize(
+    ("count", "end", "good"), [(1, True, True), (1, False, True), (2, True, False), (2, False, False)]
+)
+def test_packets_of_a_burst_have_the_mtu_of_the_path(count: int, end: bool, good: bool) -> None:
+    packet = Packet(1, 2, 0, 1, 3, 0, bytes(1024 * count), count, True, end, 512)
     assert well_formed(packet, 1024) is good
 
 
@@ -68,6 +81,12 @@ def test_pkeys(one: int, other: int, match: bool) -> None:
 )  # fmt: skip
 def test_a_port_without_a_lid_has_none_of_those_behind_it_either(base: int, lmc: int, lid: int, own: bool) -> None:
     assert is_own_lid(TestPort(base, lmc), lid) is own
+
+
+@pytest.mark.parametrize(("index", "pkey", "gid"), [(0, 0xFFFF, b"a" * 16), (1, 0x8001, b"b" * 16), (2, 0, bytes(16))])
+def test_behind_its_end_a_table_has_empty_entries(index: int, pkey: int, gid: bytes) -> None:
+    port = TestPort(1, pkeys=[0xFFFF, 0x8001], gids=[b"a" * 16, b"b" * 16])
+    assert (pkey_at(port, index), gid_at(port, index)) == (pkey, gid)
 
 
 def test_rnr_timer_codes() -> None:
@@ -105,6 +124,20 @@ def test_inline_data_may_stand_next_to_pointers() -> None:
         wqe(inline, DataSegment(byte_count=9, lkey=6, addr=0x77).to_bytes(), opcode=WqeOpcode.SEND), 3, 7, ST_RC
     )
     assert (decoded.pieces, decoded.inline, decoded.length) == ([b"abcd", (0x77, 9, 6)], None, 13)
+
+
+@pytest.mark.parametrize("size", [0, 1, 12, 28, 44])
+def test_inline_data_may_fill_the_work_request(size: int) -> None:
+    content = bytes(range(1, size + 1))
+    body = (1 << 31 | size).to_bytes(4, "big") + content
+    decoded = parse(wqe(body + bytes(-len(body) % 16), opcode=WqeOpcode.SEND), 3, 7, ST_RC)
+    assert (decoded.inline, decoded.pieces, decoded.sges, decoded.length) == (content, None, [], size)
+
+
+def test_pointers_alone_are_a_list() -> None:
+    body = b"".join(DataSegment(byte_count=9, lkey=6, addr=at).to_bytes() for at in (0x77, 0x99))
+    decoded = parse(wqe(body, opcode=WqeOpcode.SEND), 3, 7, ST_RC)
+    assert (decoded.inline, decoded.pieces, decoded.sges) == (None, None, [(0x77, 9, 6), (0x99, 9, 6)])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,129 @@
+"""What queue pairs ask the host for when pages are missing, and what becomes of datagrams that wait for them."""
+
+import pytest
+
+from firmware.transport import paging
+from firmware.transport.qp import INIT, RST, RTR
+from firmware.transport.retry import RNR_DELAY_NS
+from tests.scenario.test_paging import PAGE, PRESENT, Region, answer, av_send, datagrams, faults, serve, statuses
+from tests.scenario.tools import FIRST, inject
+from tests.scenario.world import ERR, RTS, End, World, pair
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.qpc import Qpc
+from vhca.wire.packet import SEND, UD, WRITE
+
+BURST = 256 << 10
+
+
+@pytest.mark.parametrize("burst", [0, 1, 2])
+def test_a_writer_s_target_is_asked_for_up_to_the_end_of_the_message(burst: int) -> None:
+    world, a, _ = pair(rnr_retry=7)
+    size = 3 * BURST - 8
+    region = Region(world.b, 3 * BURST // PAGE)
+    region.set(PRESENT, 0, burst * BURST // PAGE)
+    a.write(a.buffer(size), size, region.addr, region.key)
+    world.settle()
+    (fault,) = faults(world.b)
+    assert (fault.va, fault.pages) == (region.addr + burst * BURST, BURST // PAGE)
+    assert fault.ahead == (2 - burst) * BURST // PAGE
+    region.set(PRESENT)
+    answer(world.b, fault)
+    world.pass_time(100_000_000)
+    assert statuses(a) == ([0], [])
+
+
+def test_a_receive_is_asked_for_no_further_than_the_packets_at_hand() -> None:
+    world, a, b = pair(rnr_retry=7)
+    region = Region(world.b, 3 * BURST // PAGE)
+    b.post_recv(region.addr, 3 * BURST, region.key)
+    a.send(a.buffer(2 * BURST), 2 * BURST)
+    world.settle()
+    (fault,) = faults(world.b)
+    assert (fault.va, fault.pages, fault.ahead) == (region.addr, BURST // PAGE, 0)
+
+
+def test_an_atomic_s_page_is_asked_for_alone() -> None:
+    world, a, _ = pair(rnr_retry=7)
+    region = Region(world.b, 4)
+    a.atomic(0x12, a.buffer(8), region.addr, region.key, 1)
+    world.settle()
+    assert [(fault.pages, fault.ahead) for fault in faults(world.b)] == [(1, 0)]
+
+
+def test_a_datagram_s_pages_are_asked_for_alone() -> None:
+    world, a, b = datagrams()
+    near, far = Region(world.a, 4), Region(world.b, 4)
+    av_send(a, near.addr, 100, near.key, b)
+    b.post_recv(far.addr, 200, far.key)
+    assert [(fault.pages, fault.ahead) for fault in faults(world.a)] == [(1, 0)]
+    inject(world, b, service=UD, op=SEND, psn=0, payload=b"x", qkey=0x1234)
+    assert [(fault.pages, fault.ahead) for fault in faults(world.b)] == [(1, 0)]
+
+
+def waiting(count: int) -> tuple[World, End, Region, list[int]]:
+    """A datagram queue pair with `count` datagrams, whose first receive has no page; the places of the others."""
+    world, a, b = datagrams()
+    region = Region(world.b, 1)
+    b.post_recv(region.addr, 64, region.key)
+    places = [b.buffer(64) for _ in range(count)]
+    for place in places:
+        b.post_recv(place, 64)
+    for number in range(count):
+        a.datagram(a.buffer(bytes([number + 1])), 1, 2, b.qpn)
+    world.settle()
+    return world, b, region, places
+
+
+def test_datagrams_that_wait_come_once_and_in_order() -> None:
+    world, b, region, places = waiting(4)
+    assert serve(world, region) == 1
+    assert [(c.counter, c.size) for c in b.recv_cq.poll()] == [(number, 41) for number in range(4)]
+    assert region.read(1, 40) == b"\1"
+    assert [b.peek(place + 40, 1) for place in places] == [b"\2", b"\3", b"\4", b"\0"]
+
+
+@pytest.mark.parametrize("op", [Op.QP_2ERR, Op.QP_2RST])
+def test_datagrams_that_wait_go_with_their_queue_pair(op: Op) -> None:
+    world, _, b = datagrams()
+    used = world.b.hca.budget.used
+    world, b, region, _ = waiting(3)
+    assert world.b.hca.budget.used > used
+    (fault,) = faults(world.b)
+    assert b.apply(op) == 0
+    world.settle()
+    # The receive that the first one had taken ends with those behind it.
+    flushed = [(number, CqeSyndrome.WR_FLUSH_ERR) for number in range(4)]
+    assert [(c.counter, c.syndrome) for c in b.recv_cq.poll()] == (flushed if op == Op.QP_2ERR else [])
+    region.set(PRESENT)
+    answer(world.b, fault)
+    world.settle()
+    assert region.read(64) == bytes(64)
+    assert world.b.hca.budget.used == used
+
+
+def test_the_side_that_a_fault_belongs_to() -> None:
+    _, a, b = pair()
+    responder = a.qp.responder
+    for state, alive in ((RTR, True), (RTS, True), (INIT, True), (RST, False), (ERR, False)):
+        a.qp.state = state
+        assert paging.alive(a.qp, responder) is alive
+    a.qp.state = RTS
+    assert not paging.alive(a.qp, b.qp.responder)
+
+
+@pytest.mark.parametrize("code", range(32))
+def test_a_peer_is_asked_to_wait_for_pages_2_56_ms_at_least(code: int) -> None:
+    _, a, _ = pair(min_rnr_nak=code)
+    own = RNR_DELAY_NS[code]
+    assert RNR_DELAY_NS[paging.receiver_code(a.qp)] == max(own, 2_560_000)
+    assert Qpc.from_bytes(a.qp.context.to_bytes()).min_rnr_nak == code
+
+
+def test_a_key_s_pages_that_never_come_end_a_write_that_waits_once() -> None:
+    world, _, b = pair()
+    region = Region(world.b, 1)
+    for _ in range(3):
+        inject(world, b, op=WRITE, psn=FIRST, va=region.addr, rkey=region.key, dma_length=8, payload=bytes(8))
+    assert len(faults(world.b)) == 1
+    assert world.b.hca.count["rnr_naks"] == 3
