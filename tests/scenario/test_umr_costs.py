@@ -1,23 +1,23 @@
 """What a registration by work request costs of a step's budget: bytes that it reads and copies, and their pieces."""
 
 import struct
-from collections.abc import Callable
 
 import pytest
 
+from firmware.hca import Hca
 from firmware.memory import PIECE_COST_BYTES
 from firmware.objects import MODE_KLM, MODE_KSM, MODE_MTT, Mkey
 from firmware.pages import packed
-from firmware.transport import requester as requester_module
+from firmware.transport import umr as umr_module
+from firmware.transport.qp import Qp
 from firmware.transport.requester import BYTE_BUDGET
+from firmware.transport.wqe import SendWqe
 from tests.scenario.test_umr import entries, free_key, umr
 from tests.scenario.test_umr_masks import registration_queue
 from tests.scenario.world import Card, End, packed_klms, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.mkey import Klm
 from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
-
-Costs = Callable[[], list[int]]
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def queue() -> End:
 def costs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the registrations cost, in order."""
     seen: list[int] = []
-    execute = requester_module.umr.execute
+    execute = umr_module.execute
 
-    def note(*args: object) -> int:
-        seen.append(execute(*args))  # type: ignore[arg-type]
+    def note(hca: Hca, qp: Qp, wqe: SendWqe) -> int:
+        seen.append(execute(hca, qp, wqe))
         return seen[-1]
 
-    monkeypatch.setattr(requester_module.umr, "execute", note)
+    monkeypatch.setattr(umr_module, "execute", note)
     return seen
 
 
