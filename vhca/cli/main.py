@@ -133,7 +133,7 @@ def split_at_dashes(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _explain(error: Exception, verbose: int) -> int:
-    from vhca.lab.errors import LabError, printable
+    from vhca.lab.errors import KernelPanic, LabError, printable
 
     trace = printable("".join(traceback.format_exception(error)))
     if verbose:
@@ -147,7 +147,7 @@ def _explain(error: Exception, verbose: int) -> int:
         )
     text = f"vhca: {error}" if known else f"vhca: this is a fault of vhca: {error!r}"
     print(printable(text), file=sys.stderr)
-    return status.TROUBLE
+    return status.KERNEL_PANIC if isinstance(error, KernelPanic) else status.TROUBLE
 
 
 class _ForTerminals(logging.Formatter):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -242,6 +243,34 @@ def capture_settings(options: argparse.Namespace, cards: int) -> dict[str, Any]:
             there = f"there are h0 to h{cards - 1}" if cards else "there are none"
             raise LabError(f"--capture-port {name}: there is no such card", there)
     return {"capture": options.capture, "ports": ports, "both_ends": options.capture_both_ends}
+
+
+def add_kernel_bug_options(parser: argparse.ArgumentParser) -> None:
+    """Give a command the options that say what a complaint of a guest's kernel means for its exit status."""
+    group = parser.add_argument_group("the kernel's word")
+    group.add_argument(
+        "--fail-on-kernel-bug",
+        action=argparse.BooleanOptionalAction,
+        default=os.environ.get("CI", "").lower() not in ("", "0", "false"),
+        help="end with 122 if a guest's kernel reported a bug (BUG, KASAN, Oops, WARNING, lockdep, stall, hung task,"
+        " DMA-API); reports are printed in any case (default: on if CI is set in the environment)",
+    )
+    group.add_argument(
+        "--allow-kernel-bug",
+        type=expression,
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="a report whose headline this matches somewhere is expected (may be given more than once)",
+    )
+
+
+def expression(text: str) -> re.Pattern[str]:
+    """A type for a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def add_card_memory_option(parser: argparse._ActionsContainer) -> None:

@@ -2,7 +2,8 @@
 
 from vhca.lab.agent_process import Process
 from vhca.lab.cache import Cache, Progress
-from vhca.lab.errors import CommandFailed, CommandTimeout, Completed, GuestError, LabError
+from vhca.lab.errors import CommandFailed, CommandTimeout, Completed, GuestError, KernelPanic, LabError
+from vhca.lab.kernel_log import Report
 from vhca.lab.lab import Guest, Lab
 from vhca.lab.prepare import Prepared, prepare
 
@@ -13,10 +14,12 @@ __all__ = [
     "Completed",
     "Guest",
     "GuestError",
+    "KernelPanic",
     "Lab",
     "LabError",
     "Prepared",
     "Process",
     "Progress",
+    "Report",
     "prepare",
 ]

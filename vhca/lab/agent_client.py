@@ -24,9 +24,10 @@ from typing import BinaryIO, Final
 
 from vhca.lab import guest_agent as wire
 from vhca.lab.agent_process import STREAM_MAX_BYTES, Process, Sink, Stream
-from vhca.lab.errors import CommandTimeout, Completed, GuestError
+from vhca.lab.errors import CommandTimeout, Completed, GuestError, KernelPanic
 
 _SEND_AHEAD_BYTES = 1 << 20
+_LAST_FRAMES_S: Final = 0.1  # of silence: what a guest sent before its panic has come
 FILE_MAX_BYTES: Final = 1 << 30
 """What a file that is copied out may have, unless the caller says otherwise."""
 
@@ -59,6 +60,7 @@ class AgentClient:
         self._ready: Ready | None = None
         self.boots = 0
         self._closed: str = ""
+        self._panic: KernelPanic | None = None
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name=f"agent-{name}", daemon=True)
         self._thread.start()
@@ -67,9 +69,10 @@ class AgentClient:
     def wait_ready(self, timeout_s: float, after_boots: int = 0) -> Ready:
         """Wait until the agent has started more than ``after_boots`` times; ``GuestError`` if it does not."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or (self.boots > after_boots and self._ready), timeout_s)
-            if self._closed:
-                raise GuestError(f"{self.name}: {self._closed}")
+            self._changed.wait_for(
+                lambda: self._closed or self._panic or (self.boots > after_boots and self._ready), timeout_s
+            )
+            self._check_alive()
             if self.boots <= after_boots or self._ready is None:
                 raise GuestError(f"{self.name}: the guest's agent did not start within {timeout_s:.0f} s")
             return self._ready
@@ -208,6 +211,16 @@ class AgentClient:
             self._pings.pop(token, None)
         return time.monotonic() - started_s
 
+    def panicked(self, panic: KernelPanic | None) -> None:
+        """Let all that waits for the guest, now or later, raise this; the output that came before is passed on first.
+
+        Ends with the next boot; ``None`` ends it at once.
+        """
+        with self._changed:
+            self._panic = panic
+            self._changed.notify_all()
+        self._poke()
+
     def close(self, why: str = "the connection was closed") -> None:
         """End the connection and all that waits for it."""
         self._fail_all(why, final=True)
@@ -239,9 +252,14 @@ class AgentClient:
                 return channel
         raise GuestError(f"{self.name}: too many commands at once")
 
-    def _check_open(self) -> None:
+    def _check_alive(self) -> None:
+        if self._panic is not None:
+            raise self._panic
         if self._closed:
             raise GuestError(f"{self.name}: {self._closed}")
+
+    def _check_open(self) -> None:
+        self._check_alive()
         if self._ready is None:
             raise GuestError(f"{self.name}: the guest is not up")
 
@@ -274,7 +292,10 @@ class AgentClient:
                 with self._lock:
                     wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
                 selector.modify(self._socket, wanted)
-                for key, events in selector.select():
+                ready = selector.select(_LAST_FRAMES_S if self._panic is not None else None)
+                if not ready:
+                    self._fail_all("its kernel panicked", final=False)
+                for key, events in ready:
                     if key.fileobj == self._wake:
                         os.read(self._wake, 4096)
                         continue
@@ -340,6 +361,7 @@ class AgentClient:
             return
         with self._changed:
             self._ready = ready
+            self._panic = None
             self.boots += 1
             self._changed.notify_all()
 
@@ -352,4 +374,4 @@ class AgentClient:
                 self._closed = why
             self._changed.notify_all()
         for process in processes:
-            process._abandon(GuestError(f"{self.name}: {why} while {process.args[0]} ran"))
+            process._abandon(self._panic or GuestError(f"{self.name}: {why} while {process.args[0]} ran"))

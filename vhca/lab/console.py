@@ -36,6 +36,7 @@ class Recorder:
         """Raises ``OSError`` if the file cannot be made.  ``listener`` hears, in the thread, what came; it is quick."""
         self.path = path
         self.lost_bytes = 0  # what the disk did not take
+        self.recorded_bytes = 0  # that came, all in all
         self._descriptor = descriptor
         self._max_bytes = max_bytes
         self._size = 0
@@ -65,6 +66,7 @@ class Recorder:
         with contextlib.suppress(OSError):
             while data := os.read(self._descriptor, _PIECE_BYTES):
                 self._write(data)
+                self.recorded_bytes += len(data)
                 if self._listener is not None:
                     self._listener(data)
                 time.sleep(_REST_S)

@@ -12,6 +12,7 @@ from typing import Final
 
 _QUOTED_MAX: Final = 32 << 10  # characters that are looked at for the lines of a quotation
 _LINE_MAX: Final = 500
+_TRACE_LINES: Final = 60
 
 
 def printable(text: str) -> str:
@@ -65,6 +66,17 @@ class QemuError(LabError):
 
 class GuestError(LabError):
     """A guest did not boot, stopped answering, or went away."""
+
+
+class KernelPanic(GuestError):
+    """The kernel of a guest panicked.  ``headline`` is its own line, ``trace`` what led to it and followed."""
+
+    def __init__(self, guest: str, headline: str, trace: str, console: object) -> None:
+        shown = last_lines(trace.removeprefix(headline + "\n"), _TRACE_LINES, "  ")
+        super().__init__(f"{guest}: {headline}\n{shown}\nthe console of {guest} is in {console}")
+        self.guest = guest
+        self.headline = headline
+        self.trace = trace
 
 
 class CommandTimeout(GuestError):

@@ -452,6 +452,10 @@ def main() -> None:
         os.set_inheritable(port, False)
     else:
         port = os.open(where, os.O_RDWR | os.O_CLOEXEC)
+    # What a command prints reaches the host before its next step, even if that brings the kernel down; and a guest at
+    # work still answers.  Commands do not inherit it.
+    with _suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     Agent(port, sync).serve()
 
 

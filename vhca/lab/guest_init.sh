@@ -58,6 +58,9 @@ for place in /sys/class/virtio-ports/*; do
     [ "$(cat "$place/name")" = vhca.agent ] && port=/dev/${place##*/}
 done
 [ -n "$port" ] || echo "vhca: there is no agent port" >/dev/console
+# the boot was quiet; what the kernel says from now on is kept, unless another level was asked for
+read -r level _ </proc/sys/kernel/printk
+[ "$level" = 5 ] && echo 7 >/proc/sys/kernel/printk
 echo "vhca: g$index is up, $(cut -d' ' -f1 /proc/uptime) s after power-on" >/dev/console
 while :; do
     python3 -I -S -X frozen_modules=on -X utf8 /usr/lib/vhca/guest_agent.pyc "$port" "$sync" </dev/null >/dev/console 2>&1

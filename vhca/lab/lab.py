@@ -28,8 +28,10 @@ from vhca.lab.agent_client import FILE_MAX_BYTES, AgentClient
 from vhca.lab.agent_process import Process, Sink
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.console import FILE_BYTES, Recorder, tail
-from vhca.lab.errors import CommandFailed, Completed, GuestError, LabError, last_lines
+from vhca.lab.errors import CommandFailed, Completed, GuestError, KernelPanic, LabError, last_lines
 from vhca.lab.image import HCA_MODULES
+from vhca.lab.kernel_log import Report
+from vhca.lab.kernel_watch import KernelWatch, headlines
 from vhca.lab.kernels import DEFAULT_SPEC
 from vhca.lab.network import Network, address_of, mac_of
 from vhca.lab.prepare import Prepared, prepare
@@ -94,6 +96,7 @@ class Guest:
         self._recorders: list[Recorder] = []  # of the console, and of what QEMU says
         self._agent: AgentClient | None = None
         self._qmp: machine.QmpClient | None = None
+        self._watch = KernelWatch(self)
 
     # -- life ----------------------------------------------------------------------------------------
     def _start(self, network_end: socket.socket | None) -> None:
@@ -134,7 +137,13 @@ class Guest:
             descriptors.append(network_end.fileno())
         try:
             live = lab.live_console(self.name) if lab.live_console is not None else None
-            self._recorders.append(Recorder(console_ours.detach(), self.console_path, listener=live))
+
+            def heard(data: bytes) -> None:
+                self._watch.hear(data)
+                if live is not None:
+                    live(data)
+
+            self._recorders.append(Recorder(console_ours.detach(), self.console_path, listener=heard))
             self._process, messages = machine.start(
                 lab.prepared.qemu, machine.command_line(config), descriptors, self.qemu_log_path
             )
@@ -154,13 +163,17 @@ class Guest:
         self.boot_s = time.monotonic() - self._powered_s
 
     def _explained(self, error: GuestError) -> GuestError:
-        """An error with the last words of the console and of QEMU."""
+        """An error with the last words of the console and of QEMU.  A panic says all by itself."""
+        if isinstance(error, KernelPanic):
+            return error
         text = error.what
         if not self.alive:
             self._await_last_words()
         _, _, qemu_words = tail(self.qemu_log_path, _TAIL_BYTES).partition("\n")  # behind its command line
         if qemu_words:
             text += "\nQEMU said:\n" + last_lines(qemu_words, 8, "  ")
+        if complaints := headlines(self.console_log):
+            text += "\nthe kernel reported:\n" + last_lines("\n".join(complaints), 8, "  ")
         text += f"\nthe console ({self.console_path}) ends with:\n"
         text += last_lines(tail(self.console_path, _TAIL_BYTES), 15, "  ") or "  (nothing)"
         return GuestError(text)
@@ -198,7 +211,11 @@ class Guest:
         """Press the reset button: the kernel gets no chance to say good-bye.  Waits until it is up again."""
         boots = self.agent.boots
         self._powered_s = time.monotonic()
+        self._watch.forget()
         self.qmp("system_reset")
+        if self._watch.stopped:
+            self._watch.stopped = False
+            self.qmp("cont")
         self._came_back(boots, timeout_s)
 
     def _came_back(self, boots: int, timeout_s: float | None) -> None:
@@ -227,6 +244,29 @@ class Guest:
     def console_log(self) -> str:
         """What the guest has printed on its console since its first power-on; of much, the last 8 MiB at least."""
         return tail(self.console_path, 2 * FILE_BYTES)
+
+    @property
+    def recorded_bytes(self) -> int:
+        """How much the guest has printed on its console."""
+        return self._recorders[0].recorded_bytes if self._recorders else 0
+
+    @property
+    def panic(self) -> KernelPanic | None:
+        """The panic of the guest's kernel; ``None`` while it runs.  Its memory can be dumped, and it can be reset."""
+        return self._watch.panic
+
+    def kernel_log(self) -> str:
+        """The kernel's log of this boot, each line with its priority (``<4>[ 12.3] ...``); empty if it is not told."""
+        return self._watch.log()
+
+    def kernel_reports(self) -> list[Report]:
+        """What the kernel complained of (:mod:`vhca.lab.kernel_log`) since this was last called, or since power-on."""
+        return self._watch.take()
+
+    @property
+    def kernel_evidence(self) -> Path:
+        """The file with the whole of what :meth:`kernel_reports` returned last."""
+        return self._watch.evidence
 
     def qmp(self, command: str, **arguments: Any) -> Any:
         """Run a QMP command on the guest's machine and return its result."""

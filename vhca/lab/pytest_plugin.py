@@ -33,6 +33,7 @@ _FIXTURES: Final = {"lab": 1, "guest": 1, "guest_pair": 2}
 _MARKERS: Final = (
     "vhca(guests, kernel, hcas_per_guest, memory_mib, cpus, ..., fresh=False): the lab that the fixtures lab, guest and"
     " guest_pair give; the arguments are those of vhca.lab.Lab; fresh=True: not shared with other tests",
+    "vhca_allow_kernel_bug(regex, ...): a kernel report whose headline one of these matches does not fail the test",
     "guest: boots guests (set by itself on tests that use those fixtures)",
 )
 _SHARED_LABS_MAX: Final = 2
@@ -155,6 +156,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="keep the consoles, QEMU's messages and the cards' logs of every lab in DIR/lab-N-... (with xdist:"
         " DIR/gwN/lab-N-...), instead of in pytest's temporary folder",
     )
+    parser.addini(
+        "vhca_fail_on_kernel_bug", "fail a test during which a guest's kernel reports a bug", type="bool", default=True
+    )
+    parser.addini(
+        "vhca_allow_kernel_bug", "regular expressions; a report whose headline one matches is expected", type="linelist"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -181,6 +188,41 @@ def _ours(item: pytest.Item) -> Iterator[str]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that passed while a guest's kernel complained; the complaints are in a failed test's report, too."""
+    pool = item.config.stash.get(_POOL, None)
+    lab = pool.current if pool is not None else None
+    try:
+        result = yield
+    finally:
+        bugs = _kernel_bugs(item, lab) if lab is not None else ""
+    if bugs:
+        pytest.fail(bugs, pytrace=False)
+    return result
+
+
+def _kernel_bugs(item: pytest.Item, lab: Lab) -> str:
+    """What the kernels reported since they were last asked and nobody expects, for people; empty if nothing."""
+    if not item.config.getini("vhca_fail_on_kernel_bug"):
+        return ""
+    allowed = list(item.config.getini("vhca_allow_kernel_bug"))
+    for marker in item.iter_markers("vhca_allow_kernel_bug"):
+        allowed += marker.args
+    found = []
+    for guest in lab.guests:
+        for report in guest.kernel_reports():
+            if not any(re.search(pattern, report.headline) for pattern in allowed):
+                words = f"{guest.name}: the kernel reported: {report.headline}"
+                found.append(f"{words}\n(the whole is in {guest.kernel_evidence})\n{report.text}")
+    if found:
+        from vhca.lab.errors import printable
+
+        item.stash[_BUGS] = printable("\n\n".join(found))
+        return item.stash[_BUGS]
+    return ""
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to a failed test's report what its guests and cards have to say."""
     report = yield
@@ -188,6 +230,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if pool is not None and report.failed and pool.current is not None:
         pool.current.mark_failed()
         evidence = _evidence(pool.current)
+        if bugs := item.stash.get(_BUGS, ""):
+            evidence.append(("reports of the guests' kernels", bugs))
         report.sections += evidence
         # JUnit XML has no sections; it takes properties from the item at its teardown
         item.user_properties += evidence
@@ -196,6 +240,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 _FAILED: Final = pytest.StashKey[bool]()
+_BUGS: Final = pytest.StashKey[str]()
 
 
 def _evidence(lab: Lab) -> list[tuple[str, str]]:
@@ -253,9 +298,13 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield running
     finally:
         pool.current = None
+        # what the test's own fixtures did on their way out; a failed test has said enough
         failed = request.node.stash.get(_FAILED, False)
-        if fresh or failed:
-            pool.discard(running, failed=failed)
+        bugs = "" if failed else _kernel_bugs(request.node, running)
+        if fresh or failed or bugs:
+            pool.discard(running, failed=failed or bool(bugs))
+        if bugs:
+            pytest.fail(bugs, pytrace=False)
 
 
 def _artefacts(config: pytest.Config) -> Path | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vhca.lab import CommandTimeout, Completed
+from vhca.lab import CommandTimeout, Completed, Report
 
 
 class FakeProcess:
@@ -60,6 +60,9 @@ class FakeGuest:
         self.name = f"g{index}"
         self.alive = True
         self.console_log = "booting\n"
+        self.panic: Exception | None = None
+        self.reports: list[Report] = []
+        self.kernel_evidence = Path("/logs/kernel.log")
         self.processes: list[FakeProcess] = []
         self._answer = answer
 
@@ -71,6 +74,10 @@ class FakeGuest:
             stdout(text.encode())
         self.processes.append(process)
         return process
+
+    def kernel_reports(self) -> list[Report]:
+        taken, self.reports = self.reports, []
+        return taken
 
     def run(self, argv: Sequence[str], check: bool = False, **_: Any) -> Completed:
         code, text = self._answer(self.name, argv)

@@ -24,6 +24,9 @@ class Agent:
 
 class Guest:
     def __init__(self, name): self.name, self.alive, self.agent = name, True, Agent()
+    said = {{"g0": []}}
+    kernel_evidence = "kernel.log"
+    def kernel_reports(self): return self.said.pop(self.name, [])
     console_log = "booting\\nlast words"
     console_path = "console.log"
 
@@ -190,3 +193,43 @@ def test_a_session_without_guests_pays_nothing() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
     )
     assert done.stdout.split() == ["vhca.lab.pytest_plugin", "False"]
+
+
+_SAYS = "lab.guests[0].said['g0'] = [Report('WARNING', 'WARNING: CPU: 0 at x.c:1 f+0x1', ('all of it',))]"
+
+
+@pytest.mark.parametrize(
+    ("marker", "options", "passed"),
+    [
+        ("", (), False),
+        ("@pytest.mark.vhca_allow_kernel_bug('y.c')", (), False),
+        ("@pytest.mark.vhca_allow_kernel_bug('x.c:')", (), True),
+        ("", ("-o", "vhca_allow_kernel_bug=z.c\nx.c"), True),
+        ("", ("-o", "vhca_fail_on_kernel_bug=false"), True),
+    ],
+)
+def test_what_a_kernel_reports_fails_the_test(
+    marker: str, options: tuple[str, ...], passed: bool, suite: pytest.Pytester
+) -> None:
+    test = f"import pytest\nfrom vhca.lab import Report\n{marker}\ndef test_a(lab): {_SAYS}\ndef test_b(lab): pass"
+    result = _run(suite, test, *options)
+    result.assert_outcomes(passed=1 + passed, failed=0 if passed else 1)
+    if not passed:
+        result.stdout.fnmatch_lines(
+            ["g0: the kernel reported: WARNING: CPU: 0 at x.c:1*", "*in kernel.log*", "all of it"]
+        )
+        assert (suite.path / "stops").read_text().splitlines()[0] == "1 True"
+
+
+def test_what_a_kernel_reports_while_fixtures_leave_is_an_error(suite: pytest.Pytester) -> None:
+    test = f"""
+    import pytest
+    from vhca.lab import Report
+    @pytest.fixture
+    def mine(lab):
+        yield
+        {_SAYS}
+    def test_a(mine): pass
+    def test_b(lab): assert lab.number == 2
+    """
+    _run(suite, test).assert_outcomes(passed=2, errors=1)

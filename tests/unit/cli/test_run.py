@@ -12,7 +12,7 @@ import pytest
 from tests.unit.cli.fakes import Answer, FakeLab, FakeProcess
 from vhca.cli.commands import run
 from vhca.cli.main import main
-from vhca.lab import GuestError
+from vhca.lab import GuestError, KernelPanic, Report
 
 
 @pytest.fixture
@@ -100,3 +100,66 @@ def test_a_line_without_end_is_cut() -> None:
         lines(bytes(10_000))
     assert len(got) > 10
     assert all(part.startswith(b"g0| ") and part.endswith(b"\n") for part in got)
+
+
+_WARNS = Report("WARNING", "WARNING: CPU: 0 PID: 1 at x.c:1 f+0x1", ("...",))
+
+
+@pytest.mark.parametrize(
+    ("options", "ci", "code"),
+    [
+        ((), "", 5),
+        ((), "true", 122),
+        (("--no-fail-on-kernel-bug",), "true", 5),
+        (("--fail-on-kernel-bug",), "", 122),
+        (("--fail-on-kernel-bug", "--allow-kernel-bug", "y", "--allow-kernel-bug", "at x.c"), "", 5),
+    ],
+)
+def test_what_a_kernel_reports_is_shown_and_may_decide(
+    options: tuple[str, ...],
+    ci: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    lab = _lab(lambda name, argv: (5, ""), tmp_path)
+    lab.guests[1].reports = [_WARNS]
+    monkeypatch.setattr(run, "make_lab", lambda *_: lab)
+    monkeypatch.setenv("CI", ci)
+    assert main(["run", "-q", *options, "--", "x"]) == code
+    assert f"vhca: g1: the kernel reported: {_WARNS.headline}" in capfd.readouterr().err
+
+
+def test_a_report_keeps_the_logs_of_a_command_that_went_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lab = _lab(lambda name, argv: (0, ""), tmp_path)
+    lab.guests[0].reports = [_WARNS]
+    monkeypatch.setattr(run, "make_lab", lambda *_: lab)
+    monkeypatch.delenv("CI", raising=False)
+    assert main(["run", "-q", "--", "x"]) == 0
+    assert lab.failed
+    assert "the whole is in /logs/kernel.log" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("in_the_command", [True, False])
+def test_a_panic_has_a_status_of_its_own(
+    in_the_command: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    panic = KernelPanic("g1", "Kernel panic - not syncing: X", "Call Trace:", "/c.log")
+
+    def answer(name: str, argv: Sequence[str]) -> tuple[int, str]:
+        if in_the_command:
+            raise panic
+        return 0, ""
+
+    lab = _lab(answer, tmp_path)
+    lab.guests[1].panic = panic
+    lab.guests[0].reports = [_WARNS]
+    monkeypatch.setattr(run, "make_lab", lambda *_: lab)
+    assert main(["run", "-q", "--", "x"]) == 123
+    said = capfd.readouterr().err
+    for words in (_WARNS.headline, "g1: Kernel panic - not syncing: X", "Call Trace:", "/c.log"):
+        assert words in said
+    assert lab.stops == [True]

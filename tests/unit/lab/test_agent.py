@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from vhca.lab import guest_agent as wire
 from vhca.lab.agent_client import AgentClient
 from vhca.lab.agent_process import Stream
-from vhca.lab.errors import CommandTimeout, GuestError
+from vhca.lab.errors import CommandTimeout, GuestError, KernelPanic
 
 SYNC = bytes(range(16))
 AGENT = Path(wire.__file__)
@@ -409,3 +409,35 @@ def test_garbage_from_a_guest_is_counted_not_believed(port: tuple[AgentClient, s
     end.send(wire.frame(wire.READY, 0, wire.pack_fields([b"id", b"6.19", b"1"])))
     assert client.wait_ready(20).kernel_release == "6.19"
     assert client.unexpected_frames == 3
+
+
+def test_what_was_printed_before_a_panic_is_passed_on_first(port: tuple[AgentClient, socket.socket]) -> None:
+    client, theirs = port
+    theirs.sendall(SYNC + wire.frame(wire.READY, 0, wire.pack_fields([b"boot", b"6.19", b"1"])))
+    client.wait_ready(20)
+    got: list[bytes] = []
+    panic = KernelPanic("g9", "Kernel panic - not syncing: X", "trace", "/console")
+
+    def slow(data: bytes) -> None:
+        if not got:
+            client.panicked(panic)
+            theirs.sendall(wire.frame(wire.STDOUT, 1, b"second"))
+        got.append(data)
+
+    answers = threading.Timer(0.2, theirs.sendall, [wire.frame(wire.STARTED, 1, bytes(4))])
+    answers.start()
+    process = client.popen(["x"], stdout=slow)
+    theirs.sendall(wire.frame(wire.STDOUT, 1, b"first"))
+    with pytest.raises(KernelPanic, match="not syncing: X"):
+        process.wait(20)
+    assert got == [b"first", b"second"]
+    with pytest.raises(KernelPanic):
+        client.run(["true"])
+    with pytest.raises(KernelPanic):
+        client.wait_ready(20, after_boots=1)
+    theirs.sendall(SYNC + wire.frame(wire.READY, 0, wire.pack_fields([b"boot", b"6.19", b"1"])))
+    end_s = time.monotonic() + 20
+    while client.boots < 2:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    assert client.wait_ready(20, after_boots=1).pid == 1

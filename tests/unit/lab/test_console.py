@@ -134,3 +134,14 @@ def test_quotations_are_short_whatever_was_said() -> None:
     error = CommandFailed("g0", Completed(["x"], 1, "\x1b" * 5_000_000, "y" * 5_000_000 + "\nlast words\n"))
     assert len(str(error)) < 10_000
     assert str(error).endswith("last words")
+
+
+def test_a_listener_hears_what_is_recorded(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+    ours, theirs = socket.socketpair()
+    recorder = Recorder(ours.detach(), tmp_path / "console", listener=heard.append)
+    theirs.sendall(b"one\ntwo\n")
+    theirs.close()
+    recorder.join(20)
+    assert b"".join(heard) == b"one\ntwo\n"
+    assert recorder.recorded_bytes == 8

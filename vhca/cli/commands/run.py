@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from vhca.cli import status
-from vhca.cli.options import add_lab_options, make_lab, seconds
+from vhca.cli.kernel_word import judged
+from vhca.cli.options import add_kernel_bug_options, add_lab_options, make_lab, seconds
 
 if TYPE_CHECKING:
     from vhca.lab import Guest, Process
@@ -41,6 +42,7 @@ examples:
 
 exit codes:
   the command's own; 128 + N if signal N killed it; with --each the first that is not 0
+{status.EPILOG_KERNEL}
 {status.EPILOG_COMMON}
   {status.TIMED_OUT}  the command took longer than --timeout and was killed
   126  the command cannot be run in the guest
@@ -62,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-i", "--stdin", action="store_true", help="pass standard input on to the command in guest 0")
     parser.add_argument("-q", "--quiet", action="store_true", help="print what the command prints, no progress")
     add_lab_options(parser, guests=1)
+    add_kernel_bug_options(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -76,7 +79,8 @@ def execute(options: argparse.Namespace) -> int:
     progress.step(f"starting {options.guests} guest{'s' if options.guests > 1 else ''}")
     with make_lab(options, progress) as lab:
         progress.step(f"running {' '.join(command)}")
-        code = run_in(lab.guests if options.each else lab.guests[:1], command, options)
+        guests = lab.guests if options.each else lab.guests[:1]
+        code = judged(lab, options, lambda: run_in(guests, command, options))
         if code:
             lab.mark_failed()
         return code

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from vhca.cli import status
 from vhca.cli.commands.run import Passage
-from vhca.cli.options import add_lab_options, live_console, make_lab, whole
+from vhca.cli.kernel_word import judged
+from vhca.cli.options import add_kernel_bug_options, add_lab_options, live_console, make_lab, whole
 
 if TYPE_CHECKING:
     from vhca.lab import Process
@@ -36,6 +37,7 @@ examples:
 
 exit codes:
   that of the shell, or of the command behind `--`
+{status.EPILOG_KERNEL}
 {status.EPILOG_COMMON}"""
 
 
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guest", type=whole(0, 63), default=0, metavar="I", help="which guest's (default: %(default)s)"
     )
     add_lab_options(parser, guests=2)
+    add_kernel_bug_options(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -71,8 +74,12 @@ def execute(options: argparse.Namespace) -> int:
             env={"TERM": os.environ.get("TERM", "linux")},
             stdout=Passage(sys.stdout.buffer),
         )
-        with _raw_terminal(sys.stdin.fileno()):
-            return status.of_command(_converse(process, sys.stdin.fileno()))
+
+        def conversation() -> int:
+            with _raw_terminal(sys.stdin.fileno()):
+                return status.of_command(_converse(process, sys.stdin.fileno()))
+
+        return judged(lab, options, conversation)
 
 
 def _converse(process: Process, terminal: int) -> int:
