@@ -22,7 +22,7 @@ from firmware.transport import account, completion, paging
 from firmware.transport.port import grh_of, pkey_at, transmit
 from firmware.transport.psn import PSN_MASK
 from firmware.transport.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
-from firmware.transport.segment import packet_count
+from firmware.transport.segment import BURST_COST_BYTES, packet_count
 from firmware.transport.state import enter_error
 from firmware.turns import REPLY
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, DC, RC, READ_REQUEST, READ_RESPONSE, XRC, Packet
@@ -246,7 +246,7 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
     hca.count["tx_packets"] += count
     hca.count["tx_bytes"] += size
     transmit(hca, qp.port, packet)
-    return size + 256 + (hca.pieces - pieces) * PIECE_COST_BYTES
+    return size + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
 
 
 def _read_failed(hca: "Hca", qp: Qp, nak: Packet, reason: str) -> None:

@@ -24,7 +24,7 @@ from firmware.transport.port import LOOPBACK, WIRE, discard, grh_of, pkey_at, wa
 from firmware.transport.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
 from firmware.transport.retry import ack_timeout
-from firmware.transport.segment import BURST_BYTES, packet_count
+from firmware.transport.segment import BURST_BYTES, BURST_COST_BYTES, packet_count
 from firmware.transport.state import enter_send_error, run_soon
 from firmware.transport.wqe import LOCAL, UMR, SendWqe, WqeError, blocks_of, identity_of, parse
 from vhca.hw.effects import Transmit
@@ -250,7 +250,7 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     if op >= READ_REQUEST:
         payload = b""
         count = 1
-        cost = 256
+        cost = BURST_COST_BYTES
         requester.send_psn = wqe.end
         requester.reads += 1
     else:
@@ -282,7 +282,7 @@ def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
                 return -1
         else:
             payload = b""
-        cost = size + 256 + (hca.pieces - pieces) * PIECE_COST_BYTES
+        cost = size + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
         requester.send_psn = psn + count
         if end:
             requester.burst_bytes = BURST_BYTES

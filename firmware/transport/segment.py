@@ -10,6 +10,8 @@ from vhca.wire.packet import Packet
 
 BURST_BYTES: Final = 256 << 10
 MESSAGE_BYTES_MAX: Final = 1 << 31
+# What a burst costs of a step's budget beside its payload and its pieces.
+BURST_COST_BYTES: Final = 256
 
 
 def packet_count(length: int, log_mtu: int) -> int:

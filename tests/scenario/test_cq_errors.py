@@ -114,6 +114,25 @@ def test_a_datagram_too_long_for_a_shared_receive_is_lost_with_its_error() -> No
     assert (CATASTROPHIC, b.qpn) in b.card.events()
 
 
+@pytest.mark.parametrize("posted", [0, 1, 3])
+def test_what_is_flushed_into_a_dead_queue_is_one_loss_for_each_side(posted: int) -> None:
+    _, a, b = pair()
+    for end in (a, b):
+        end.card.step(lambda end=end: fail_cq(end.card.hca, end.send_cq.cq, CQ_SYNDROME_OVERRUN))  # type: ignore[misc]
+        end.card.step(lambda end=end: fail_cq(end.card.hca, end.recv_cq.cq, CQ_SYNDROME_OVERRUN))  # type: ignore[misc]
+    for _ in range(posted):
+        a.post_recv()
+        b.post(WqeOpcode.NOP, ring=False)
+        b.card.memory.write(b.dbr + 4, b.sq_posted.to_bytes(4, "big"))
+    for end in (a, b):
+        assert end.apply(Op.QP_2ERR) == 0
+        assert end.card.hca.count["cqes_lost"] == bool(posted)
+    # All of it is gone.
+    a.card.hca.count.clear()
+    assert a.apply(Op.QP_2ERR) == 0
+    assert a.card.hca.count["cqes_lost"] == 0
+
+
 def test_a_queue_pair_reset_tells_anew() -> None:
     world, a, b = single_cq(ST_RC, receiver=False)
     for _ in range(2):

@@ -2,6 +2,7 @@
 
 import os
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from vhca.wire.connectx.cqe import CqeFormat, CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.wqe import DatagramSegment, RaddrSegment, WqeOpcode
 from vhca.wire.ib import decode, encode, split
-from vhca.wire.packet import ACKNOWLEDGE, DC
+from vhca.wire.packet import ACKNOWLEDGE, DC, READ_RESPONSE, Grh
 
 KEY = 0x1234_5678_9ABC_DEF0
 
@@ -268,6 +269,57 @@ def test_any_lost_packet_is_made_up_for(lost: int) -> None:
     assert statuses(a) == [0, 0, 0]
     assert [c.size for c in one.cq.poll()] == [1500, 1500]
     assert [c.size for c in two.cq.poll()] == [1500]
+
+
+@pytest.mark.parametrize(
+    ("change", "counter"),
+    [
+        ({"dlid": 9}, "rx_drop_path"),
+        ({"grh": Grh(bytes(16), b"\x99" * 16)}, "rx_drop_gid"),
+        ({"pkey": 0x8123}, "rx_drop_pkey"),
+        ({"op": ACKNOWLEDGE}, "rx_drop_unknown_qp"),
+        ({"op": READ_RESPONSE}, "rx_drop_unknown_qp"),
+        ({"dest_qp": 0x3333}, "rx_drop_unknown_qp"),
+    ],
+)
+def test_what_is_for_no_target_is_dropped_for_one_reason(change: dict[str, object], counter: str) -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    target.srq.post_recv(target.card.alloc(64), 64)
+    send(a, target, b"stranger")
+    (card, packet) = world.queue.popleft()
+    world.queue.append((card, replace(packet, **change)))  # type: ignore[arg-type]
+    world.settle()
+    assert dict(world.b.hca.count) == {counter: 1}
+    assert not target.dct.connections
+    assert target.cq.poll() == []
+
+
+@pytest.mark.parametrize("what", ["drained", "another port's"])
+def test_a_target_that_is_not_ready_here_is_nobody(what: str) -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    if what == "drained":
+        world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    else:
+        target.dct.port = 2
+    send(a, target, b"hello")
+    world.settle()
+    assert dict(world.b.hca.count) == {"rx_drop_unknown_qp": 1}
+
+
+def test_a_drained_target_gives_back_what_its_connections_took() -> None:
+    world = World()
+    target = Target(world.b)
+    used = world.b.hca.budget.used
+    for _ in range(3):
+        write(initiator(world.a), target, b"x", world.b.alloc(16))
+    world.settle()
+    connections = [connection for _, connection in target.dct.connections.values()]
+    assert world.b.hca.budget.used >= used + 3 * CONNECTION_BYTES
+    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    assert world.b.hca.budget.used == used
+    assert [connection.state for connection in connections] == [ERR] * 3
 
 
 def test_draining_ends_connections_and_takes_no_more() -> None:

@@ -107,6 +107,25 @@ def test_an_answer_to_an_atomic_that_comes_twice_is_a_duplicate_and_no_more() ->
     assert a.peek(target, 8) == (7).to_bytes(8, "little")
 
 
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_response_in_front_of_another_s_is_lost_and_no_ghost(atomic: bool) -> None:
+    world, a, b = pair()
+    world.fault = lambda packet: [packet] if packet.syndrome == OURS else []
+    target = a.buffer(8)
+    a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
+    if atomic:
+        a.atomic(WqeOpcode.ATOMIC_FA, target, b.buffer(8), b.card.key, 1)
+        inject(world, a, op=ATOMIC_ACKNOWLEDGE, psn=FIRST + 1, syndrome=OURS, original=7)
+    else:
+        a.read(target, 8, b.buffer(8), b.card.key)
+        inject(world, a, op=READ_RESPONSE, psn=FIRST + 1, syndrome=OURS, payload=b"too soon")
+    assert (world.a.hca.count["rx_ghost_acks"], world.a.hca.count["retransmits"]) == (0, 1)
+    assert a.peek(target, 8) == bytes(8)
+    world.fault = None
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+
+
 def test_a_repeated_acknowledgement_is_no_progress() -> None:
     world, a, b = pair()
     world.fault = lambda packet: [packet] if packet.syndrome == OURS else []

@@ -1,9 +1,11 @@
 """Work that a host can make long is done in turns: no step is longer than its budget, and nothing is lost between."""
 
+import pytest
+
 from firmware.objects import MulticastGroup
 from firmware.transport import engine, ud
 from firmware.transport.completion import FLUSH_BUDGET
-from firmware.transport.qp import SQER
+from firmware.transport.qp import RTS, SQER, STATE_NAMES
 from tests.scenario.world import ERR, ST_UC, ST_UD, Card, CompletionQueue, End, World, pair
 from vhca.hw.effects import EntryWrite
 from vhca.wire.connectx.cmd import Op
@@ -43,6 +45,24 @@ def test_a_full_ring_in_error_is_flushed_in_pieces_and_in_order() -> None:
     for kind in {completion.kind for completion in done}:
         assert [item.counter for item in done if item.kind == kind] == list(range(1 << LOG_DEEP))
     assert {completion.syndrome for completion in done} == {5}
+
+
+@pytest.mark.parametrize("state", range(len(STATE_NAMES)))
+def test_a_ring_is_a_turn_in_the_states_that_send_or_flush(state: int) -> None:
+    _, a, _ = pair()
+    while a.card.turn():
+        pass
+    hca = a.card.hca
+    a.qp.state = state
+    a.post(WqeOpcode.NOP, ring=False)
+    a.card.memory.write(a.dbr + 4, (1).to_bytes(4, "big"))
+    a.card.step(lambda: engine.ring(hca, a.qp))
+    sends = state in (RTS, ERR, SQER)
+    assert (bool(hca.turns), hca.count["doorbells_early"]) == (sends, not sends)
+    assert a.send_cq.poll() == []
+    while a.card.turn():
+        pass
+    assert [c.syndrome == 0 for c in a.send_cq.poll()] == [state == RTS] * sends
 
 
 def test_what_was_posted_before_an_error_is_flushed_even_if_the_queue_comes_back_early() -> None:
