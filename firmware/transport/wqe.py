@@ -163,7 +163,8 @@ class SendWqe:
 
 def blocks_of(raw: bytes, at: int = 0) -> int:
     """Basic blocks that a WQE takes by its control segment; 1 if the segment is nonsense, so that a flush goes on."""
-    units: int = _ctrl_size(raw, at)[0]
+    units: int
+    (units,) = _ctrl_size(raw, at)
     return (units + 3) >> 2 or 1
 
 
@@ -211,7 +212,7 @@ def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 
         return wqe
     if service == ST_XRC:
         _need(at + UNIT <= end, "no XRC segment")
-        wqe.xrc_srqn = _xrc(raw, at)[0]
+        (wqe.xrc_srqn,) = _xrc(raw, at)
         at += UNIT
     if service in (ST_UD, ST_QP0, ST_QP1, ST_DCI):
         _need(at + DatagramSegment.SIZE <= end, "no address vector")
