@@ -155,7 +155,8 @@ class Process:
         with self._changed:
             if not self._changed.wait_for(lambda: self._started or self._ended, timeout_s):
                 raise GuestError(f"{self._client.name}: the guest did not start {self.args[0]} within {timeout_s} s")
-        if self._failure is not None:
+        # What went wrong since it started is for who waits for its end.
+        if self._failure is not None and not self._started:
             raise self._failure
 
     def _take(self, kind: int, payload: bytes) -> bool:

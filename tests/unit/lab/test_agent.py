@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from vhca.lab import guest_agent as wire
 from vhca.lab.agent_client import AgentClient
-from vhca.lab.agent_process import Stream
+from vhca.lab.agent_process import Process, Stream
 from vhca.lab.errors import CommandTimeout, GuestError, KernelPanic
 
 SYNC = bytes(range(16))
@@ -190,6 +190,23 @@ def test_output_without_end_ends_its_command_alone(client: AgentClient, monkeypa
         assert time.monotonic() < end_s, "the guest was not told to kill it"
         client.run(["true"], cwd="/")
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_command_that_is_ended_early_was_started(client: AgentClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late its caller is told: its failure is its end's, not its start's."""
+    monkeypatch.setattr(Stream.__init__, "__defaults__", (1000,))
+    wait_started = Process._wait_started
+
+    def wait_late(process: Process, timeout_s: float) -> None:
+        with pytest.raises(GuestError, match="printed more than 1000 bytes"):
+            process.wait(20)
+        wait_started(process, timeout_s)
+
+    monkeypatch.setattr(Process, "_wait_started", wait_late)
+    process = client.popen(["yes"], cwd="/")
+    assert process.pid > 0
+    with pytest.raises(GuestError, match="printed more than 1000 bytes"):
+        process.wait(20)
 
 
 def test_output_that_somebody_reads_may_be_any_amount(client: AgentClient, monkeypatch: pytest.MonkeyPatch) -> None:
