@@ -168,8 +168,7 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
     size = len(packet.payload)
     last = psn + packet.count == wqe.end
     if (
-        psn + packet.count > wqe.end
-        or not well_formed(packet, requester.mtu)
+        not well_formed(packet, requester.mtu)
         or packet.end is not last
         or (offset + size != wqe.length if last else offset + size > wqe.length)
     ):

@@ -201,9 +201,6 @@ def complete_receive(
     `inline` are data that are not in the receive's buffers: software copies them there when it sees the completion.
     """
     srq = recv.srq
-    cq = receive_cq(qp, srq)
-    if cq is None:
-        return True
     entry = _received(
         path_bits,
         slid,
@@ -222,7 +219,13 @@ def complete_receive(
     cqe = bytearray(entry)
     if inline:
         cqe = _with_data(cqe, inline, qp.inline_receive)
-    return write_cqe(hca, cq, cqe, solicited) or _lost(hca, qp)
+    return _write_receive(hca, qp, srq, cqe, solicited)
+
+
+def _write_receive(hca: "Hca", qp: Qp, srq: Srq | None, cqe: bytearray, solicited: bool) -> bool:
+    cq = receive_cq(qp, srq)
+    # A receive of an XRC SRQ that was destroyed meanwhile completes nowhere.
+    return cq is None or write_cqe(hca, cq, cqe, solicited) or _lost(hca, qp)
 
 
 def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int) -> bool:
@@ -233,11 +236,9 @@ def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int) -> bool:
     if name is not None:
         qp.count(name)
     qp.count("resp_cqe_error")
-    cq = receive_cq(qp, recv.srq)
-    if cq is None:
-        return True
-    entry = _failed(_receive_user(qp, recv.srq), 0, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)
-    return write_cqe(hca, cq, bytearray(entry), True) or _lost(hca, qp)
+    srq = recv.srq
+    entry = _failed(_receive_user(qp, srq), 0, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)
+    return _write_receive(hca, qp, srq, bytearray(entry), True)
 
 
 def qp_event(hca: "Hca", qp: Qp, event_type: int) -> None:
@@ -259,7 +260,6 @@ def flush_send_queue(hca: "Hca", qp: Qp, again: bool = False) -> bool:
         fail_send(hca, qp, wqe.index, wqe.opcode, FLUSHED)
     requester.pending.clear()
     requester.cursor = 0
-    requester.reads = 0
     sq = qp.sq
     if sq is None:
         return False

@@ -435,7 +435,6 @@ def enter_send_error(hca: "Hca", qp: Qp, why: str) -> None:
     # What was numbered but never sent has no place on the wire: the next message follows the last packet sent.
     requester = qp.requester
     requester.next_psn = requester.una = requester.max_psn = requester.send_psn
-    requester.last_sent = None
 
 
 def _arm_flush_timer(hca: "Hca") -> None:

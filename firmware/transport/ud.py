@@ -295,7 +295,6 @@ def _not_present(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: Rec
 
     def refuse() -> None:
         responder.recv = None
-        account.drop_packets(hca, qp)
         _refuse(hca, qp, recv, fault)
 
     if paging.hold_replies(hca, qp, fault, 0, go_on, refuse):

@@ -16,7 +16,7 @@ from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeFormat, CqeSyndrome
-from vhca.wire.connectx.eqe import EventType
+from vhca.wire.connectx.eqe import Eqe, EventType
 from vhca.wire.connectx.wqe import DatagramSegment, RaddrSegment, WqeOpcode
 from vhca.wire.ib import decode, encode, split
 from vhca.wire.packet import ACKNOWLEDGE, DC, READ_RESPONSE, Grh
@@ -158,6 +158,8 @@ def test_a_wrong_key_is_refused_and_told_once_per_arming() -> None:
         assert target.dct.key_violations == round_ + 1
         # Nothing was ever executed for a stranger.
         assert "syn=0x62 msn=0" in next(line for line in world.ladder[::-1] if "<-" in line)
+    event = Eqe.from_bytes(world.b.memory.read(world.b.eq_addr, 64))
+    assert (event.event_type, event.event_sub_type) == (EventType.DCT_KEY_VIOLATION, 0)
     assert world.b.events() == [(EventType.DCT_KEY_VIOLATION, target.dct.handle)]
 
 
@@ -315,11 +317,20 @@ def test_a_drained_target_gives_back_what_its_connections_took() -> None:
     for _ in range(3):
         write(initiator(world.a), target, b"x", world.b.alloc(16))
     world.settle()
+    # Answers that wait are paid for, too.
+    reader = initiator(world.a)
+    size = 1 << 20
+    for _ in range(2):
+        raddr = RaddrSegment(raddr=world.b.alloc(4096), rkey=world.b.key).to_bytes()
+        reader.post(WqeOpcode.RDMA_READ, target.av() + raddr + reader.sge(0, size))
+    world.deliver(2)
     connections = [connection for _, connection in target.dct.connections.values()]
-    assert world.b.hca.budget.used >= used + 3 * CONNECTION_BYTES
+    assert len(connections[-1].responder.replies) == 2
+    assert world.b.hca.budget.used >= used + 4 * CONNECTION_BYTES
     world.b.step(lambda: dc.drain(world.b.hca, target.dct))
     assert world.b.hca.budget.used == used
-    assert [connection.state for connection in connections] == [ERR] * 3
+    assert [connection.state for connection in connections] == [ERR] * 4
+    world.b.turn()
 
 
 def test_draining_ends_connections_and_takes_no_more() -> None:

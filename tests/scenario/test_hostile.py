@@ -13,10 +13,22 @@ from firmware.timers import Timer, TimerHeap
 from firmware.transport.completion import FLUSH_BUDGET
 from tests.scenario.test_umr import REGISTER, entries, free_key, register, umr
 from tests.scenario.test_xrc import segment, xrc
-from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_XRC, CompletionQueue, End, World, packed_klms, pair
+from tests.scenario.world import (
+    ALL_RIGHTS,
+    ERR,
+    ST_RC,
+    ST_UC,
+    ST_XRC,
+    CompletionQueue,
+    End,
+    World,
+    packed_klms,
+    pair,
+)
 from vhca.hw.effects import DmaWrite, EntryWrite
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.wqe import MkeyMask, WqeOpcode
 from vhca.wire.ib import split
 from vhca.wire.packet import READ_REQUEST, Packet
@@ -171,6 +183,10 @@ def test_a_message_to_a_destroyed_xrc_queue_completes_nowhere() -> None:
     world.settle()
     assert cq.poll() == []
     assert cq.cq.refs == 0
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_INVAL_REQ_ERR]
+    assert target.qp.state == ERR
+    # The receive has no completion to lose, so the queue pair has no catastrophic event.
+    assert {kind for kind, _ in target.card.events()} == {EventType.SRQ_LAST_WQE, EventType.WQ_INVAL_REQ_ERROR}
 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])

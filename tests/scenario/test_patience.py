@@ -110,6 +110,33 @@ def test_what_is_sent_again_has_all_its_time() -> None:
     assert sent(world, "WRITE") == 3
 
 
+def test_a_message_that_is_sent_again_after_a_wait_has_all_its_time() -> None:
+    world, a, _ = pair()
+    world.fault = only_ours
+    a.send(a.buffer(8), 8)
+    world.pass_time(200_000_000)
+    world.fault = lambda packet: [packet] if packet.syndrome == RNR else []
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=RNR)
+    world.pass_time(1_000_000)
+    assert sent(world, "SEND") == 2
+    world.pass_time(200_000_000)
+    assert sent(world, "SEND") == 2
+    world.pass_time(100_000_000)
+    assert sent(world, "SEND") == 3
+
+
+@pytest.mark.parametrize("op", [READ_RESPONSE, ATOMIC_ACKNOWLEDGE])
+def test_a_response_to_what_asks_for_none_is_a_ghost(op: int) -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    source = a.buffer(b"8 bytes!")
+    a.write(source, 8, b.buffer(8), b.card.key)
+    inject(world, a, op=op, psn=FIRST, syndrome=OURS, payload=b"x" * 8 * (op == READ_RESPONSE))
+    assert (world.a.hca.count["rx_ghost_acks"], world.a.hca.count["rx_bytes"]) == (1, 0)
+    assert (a.qp.requester.una, a.qp.state, a.send_cq.poll()) == (FIRST, RTS, [])
+    assert a.peek(source, 8) == b"8 bytes!"
+
+
 def test_nothing_outstanding_needs_no_timeout() -> None:
     world, a, b = pair()
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
@@ -169,7 +196,8 @@ def test_a_refusal_of_what_was_acknowledged_is_a_ghost(syndrome: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "count", "end"), [(1024, 1, True), (2048, 2, False), (1023, 1, False), (2049, 3, True), (2000, 2, True)]
+    ("size", "count", "end"),
+    [(1024, 1, True), (2048, 2, False), (1023, 1, False), (2049, 3, True), (2000, 2, True), (3072, 3, False)],
 )
 def test_a_response_of_another_length_is_a_bad_one(size: int, count: int, end: bool) -> None:
     world, a, b = pair()

@@ -125,6 +125,27 @@ def test_after_a_send_error_and_its_recovery_messages_go_on() -> None:
     assert b.peek(place, 3000) == content
 
 
+def test_after_a_flush_and_its_recovery_a_message_of_many_steps_goes_on() -> None:
+    world, a, b = pair(ST_UC, World(16 << 20))
+    size = 3 << 20
+    content = os.urandom(size)
+    source, target = a.buffer(content), b.buffer(size)
+    # The first one is under way, one is fetched behind it and one is not, when the error comes.
+    for key in (0xBAD00, a.card.key, a.card.key):
+        a.write(source, size, target, b.card.key, key=key, ring=False)
+    a.ring()
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.LOCAL_PROT_ERR] + [CqeSyndrome.WR_FLUSH_ERR] * 2
+    assert a.apply(Op.SQERR2RTS_QP) == 0
+    for _ in range(2):
+        a.write(source, size, target, b.card.key, ring=False)
+    a.ring()
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+    assert b.peek(target, size) == content
+    assert b.counter.values == {"rx_write_requests": 2}
+
+
 def test_the_first_message_establishes_the_connection_of_a_receiver() -> None:
     world = World()
     a, b = End(world.a, ST_UC), End(world.b, ST_UC)
