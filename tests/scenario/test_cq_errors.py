@@ -114,6 +114,16 @@ def test_a_datagram_too_long_for_a_shared_receive_is_lost_with_its_error() -> No
     assert (CATASTROPHIC, b.qpn) in b.card.events()
 
 
+def test_work_requests_under_way_that_cannot_be_flushed_are_one_event() -> None:
+    world, a, b = single_cq(ST_RC, receiver=False)
+    world.fault = lambda packet: []
+    for _ in range(3):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    assert a.apply(Op.QP_2ERR) == 0
+    assert a.card.hca.count["cqes_lost"] == 3
+    assert a.card.events() == [(CATASTROPHIC, a.qpn)]
+
+
 @pytest.mark.parametrize("posted", [0, 1, 3])
 def test_what_is_flushed_into_a_dead_queue_is_one_loss_for_each_side(posted: int) -> None:
     _, a, b = pair()

@@ -64,6 +64,7 @@ def test_numbers_of_a_queue_pair_as_it_is_asked() -> None:
     world.pass_time(300_000_000)
     world.fault = None
     assert live_context(a.qp).cur_retry_count == 2
+    assert live_context(a.qp).sw_sq_wqebb_counter == 5
     world.settle()
     world.pass_time(300_000_000)
     assert len(a.send_cq.poll()) == 5

@@ -107,6 +107,37 @@ def test_an_answer_to_an_atomic_that_comes_twice_is_a_duplicate_and_no_more() ->
     assert a.peek(target, 8) == (7).to_bytes(8, "little")
 
 
+@pytest.mark.parametrize("first", [0, 1, FIRST])
+def test_an_acknowledgement_behind_a_read_does_not_stand_for_its_response(first: int) -> None:
+    world, a, b = pair(next_send_psn=first, next_rcv_psn=first)
+    world.fault = lambda packet: [packet] if packet.syndrome == OURS else []
+    target = a.buffer(8)
+    a.read(target, 8, b.buffer(b"response"), b.card.key)
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    inject(world, a, op=ACKNOWLEDGE, psn=first + 1, syndrome=OURS)
+    assert (a.send_cq.poll(), a.qp.requester.una) == ([], first)
+    assert a.counter.values == {"implied_nak_seq_err": 1}
+    world.fault = None
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+    assert a.peek(target, 8) == b"response"
+
+
+@pytest.mark.parametrize("packets", [1, 2])
+def test_a_response_that_comes_twice_is_a_duplicate_to_its_last_packet(packets: int) -> None:
+    world, a, b = pair()
+    world.fault = lambda packet: [packet] if packet.syndrome == OURS else []
+    target = a.buffer(4096)
+    for number in range(2):
+        a.read(target + number * 2048, packets << 10, b.buffer(2048), b.card.key)
+    for content in (b"x", b"y"):
+        inject(world, a, op=READ_RESPONSE, psn=FIRST, count=packets, syndrome=OURS, payload=content * (packets << 10))
+    assert a.qp.state == RTS
+    assert world.a.hca.count["rx_duplicate_responses"] == 1
+    assert (world.a.hca.count["rx_ghost_acks"], world.a.hca.count["rx_bytes"]) == (0, packets << 10)
+    assert a.peek(target, 4096) == (b"x" * (packets << 10)).ljust(4096, b"\0")
+
+
 @pytest.mark.parametrize("atomic", [False, True])
 def test_a_response_in_front_of_another_s_is_lost_and_no_ghost(atomic: bool) -> None:
     world, a, b = pair()

@@ -11,7 +11,7 @@ from tests.scenario.world import ERR, RTS, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.qpc import Qpc
-from vhca.wire.packet import SEND, UD, WRITE
+from vhca.wire.packet import READ_RESPONSE, SEND, UD, WRITE
 
 BURST = 256 << 10
 
@@ -59,6 +59,17 @@ def test_a_datagram_s_pages_are_asked_for_alone() -> None:
     assert [(fault.pages, fault.ahead) for fault in faults(world.a)] == [(1, 0)]
     inject(world, b, service=UD, op=SEND, psn=0, payload=b"x", qkey=0x1234)
     assert [(fault.pages, fault.ahead) for fault in faults(world.b)] == [(1, 0)]
+
+
+def test_a_response_that_comes_while_its_place_is_missing_asks_no_second_time() -> None:
+    world, a, b = pair()
+    region = Region(world.a, 1)
+    a.read(region.addr, 8, b.buffer(8), b.card.key, key=region.key)
+    world.queue.clear()
+    for _ in range(3):
+        inject(world, a, op=READ_RESPONSE, psn=FIRST, payload=b"8 bytes!", syndrome=0x1F)
+    assert len(faults(world.a)) == 1
+    assert world.a.hca.count["rx_drop_paging"] == 2
 
 
 def waiting(count: int) -> tuple[World, End, Region, list[int]]:

@@ -10,10 +10,10 @@ import pytest
 from firmware.memory import FEW_PIECES, SMALL_PIECE_BYTES, STEP_PIECES
 from firmware.objects import MODE_KLM, Mkey
 from firmware.transport import backlog
-from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, Card, End, World, packed_klms, pair
+from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_UD, Card, End, World, packed_klms, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
-from vhca.wire.connectx.wqe import WqeOpcode
+from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
 
 MTU = 4096
 SIZE = 40 * MTU + 100
@@ -179,6 +179,49 @@ def test_a_single_packet_takes_as_many_pieces_as_it_takes(service: int, operatio
     assert target.read() == data
     assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == ([(0, MTU)] if operation == "send" else [])
     assert not world.a.hca.count["rx_bursts_cut"] + world.b.hca.count["rx_bursts_cut"]
+
+
+@pytest.mark.parametrize(
+    ("service", "operation"),
+    [(ST_RC, "send"), (ST_RC, "write"), (ST_RC, "read"), (ST_UC, "send"), (ST_UC, "write")],
+)
+@pytest.mark.parametrize("near_too", [False, True])
+def test_two_packets_of_many_pieces_are_one_and_one(service: int, operation: str, near_too: bool) -> None:
+    world, a, b, watch = stage(service)
+    size, piece = 2 * MTU, MTU // (2 * STEP_PIECES)
+    far = Crumbs(b, size, piece)
+    near = Crumbs(a, size, piece if near_too else size)
+    data = os.urandom(size)
+    source, target = (far, near) if operation == "read" else (near, far)
+    source.write(data)
+    if operation == "send":
+        b.post_recv(0, size, key=far.key)
+        a.send(0, size, key=near.key)
+    elif operation == "write":
+        a.write(0, size, 0, far.key, key=near.key)
+    else:
+        a.read(0, size, 0, far.key, key=near.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert target.read() == data
+    # A walk of both packets that went as far as it may, and all of one packet.
+    assert watch.most <= 3 * STEP_PIECES + 2
+
+
+def test_datagrams_of_many_pieces_are_sent_a_few_in_a_step() -> None:
+    world, a, b, watch = stage(ST_UD)
+    source, data = Crumbs(a, MTU), os.urandom(MTU)
+    source.write(data)
+    places = [b.buffer(MTU + 40) for _ in range(20)]
+    av = DatagramSegment(q_key=0x1234, ext=1, dqpn=b.qpn, rlid=2).to_bytes()
+    for place in places:
+        b.post_recv(place, MTU + 40)
+        a.post(WqeOpcode.SEND, av + a.sge(0, MTU, source.key), ring=False)
+    a.ring()
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0] * 20
+    assert [b.peek(place + 40, MTU) for place in places] == [data] * 20
+    assert STEP_PIECES < watch.most <= 2 * STEP_PIECES + 2
 
 
 def test_a_packet_of_too_many_pieces_is_refused_where_it_is_looked_at() -> None:

@@ -46,6 +46,22 @@ def test_a_receiver_s_wish_to_wait_that_waits_itself_is_not_replaced_by_an_ackno
     assert waiting == [0x20 | code, 0x1F]
 
 
+@pytest.mark.parametrize("op", [SEND, WRITE])
+def test_a_message_that_finds_no_receive_is_asked_to_come_again(op: int) -> None:
+    world, _, b = pair(min_rnr_nak=5)
+    target = b.buffer(8)
+    fields = {"op": op, "psn": FIRST, "payload": b"8 bytes!", "va": target, "rkey": b.card.key, "dma_length": 8,
+              "immediate": 7}  # fmt: skip
+    inject(world, b, **fields)
+    assert sent(world, "syn=0x25") == 1
+    assert b.counter.values == {"out_of_buffer": 1}
+    assert b.peek(target, 8) == bytes(8)
+    b.post_recv(target, 8)
+    inject(world, b, **fields)
+    assert [(c.syndrome, c.extra) for c in b.recv_cq.poll()] == [(0, 7)]
+    assert b.peek(target, 8) == b"8 bytes!"
+
+
 def test_a_nak_that_waits_is_not_replaced_by_an_acknowledgement() -> None:
     world, _, b = pair(world=World(32 << 20))
     size = 3 << 20

@@ -6,6 +6,7 @@ from firmware.objects import MulticastGroup
 from firmware.transport import engine, ud
 from firmware.transport.completion import FLUSH_BUDGET
 from firmware.transport.qp import RTS, SQER, STATE_NAMES
+from firmware.transport.state import FLUSH_EFFECTS, FLUSH_PERIOD_NS
 from tests.scenario.world import ERR, ST_UC, ST_UD, Card, CompletionQueue, End, World, pair
 from vhca.hw.effects import EntryWrite
 from vhca.wire.connectx.cmd import Op
@@ -63,6 +64,23 @@ def test_a_ring_is_a_turn_in_the_states_that_send_or_flush(state: int) -> None:
     while a.card.turn():
         pass
     assert [c.syndrome == 0 for c in a.send_cq.poll()] == [state == RTS] * sends
+
+
+def test_a_look_at_queues_in_error_leaves_some_for_the_next() -> None:
+    world = World(64 << 20)
+    ends = [deep_end(world, world.a) for _ in range(8)]
+    peer = End(world.b)
+    for end in ends:
+        end.connect(peer)
+        assert end.apply(Op.QP_2ERR) == 0
+        for _ in range(FLUSH_BUDGET):
+            end.post_recv()
+    entries(world.a)
+    world.now_ns += FLUSH_PERIOD_NS
+    world.a.step(lambda: world.a.hca.timers.run(world.now_ns))
+    assert FLUSH_EFFECTS < entries(world.a) <= FLUSH_EFFECTS + FLUSH_BUDGET
+    world.pass_time(5 * FLUSH_PERIOD_NS)
+    assert [len(end.recv_cq.poll()) for end in ends] == [FLUSH_BUDGET] * 8
 
 
 def test_what_was_posted_before_an_error_is_flushed_even_if_the_queue_comes_back_early() -> None:

@@ -139,6 +139,21 @@ def test_a_member_on_another_port_gets_no_copy() -> None:
     assert (len(b.recv_cq.poll()), len(other.recv_cq.poll())) == (1, 0)
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_management_datagram_that_nobody_attends_may_be_taken_by_the_card(taken: bool) -> None:
+    world, _, b = ud_pair()
+    asked: list[int] = []
+
+    def unattended(port: int, packet: Packet) -> bool:
+        asked.append(port)
+        return taken
+
+    b.card.hca.unattended = unattended
+    inject(world, b, dest_qp=1, service=UD, op=SEND, psn=0, payload=smp(4), qkey=0x80010000)
+    assert asked == [1]
+    assert b.card.hca.count["rx_drop_no_management_qp"] == (not taken)
+
+
 def test_no_receive_drops_silently() -> None:
     world, a, b = ud_pair()
     a.datagram(a.buffer(b"x"), 1, 2, b.qpn)
@@ -155,6 +170,20 @@ def test_too_short_receive_is_not_consumed() -> None:
     world.settle()
     assert [c.size for c in b.recv_cq.poll()] == [60]
     assert world.b.hca.count["rx_drop_too_long"] == 1
+
+
+@pytest.mark.parametrize("route", [False, True])
+@pytest.mark.parametrize(("room", "size", "taken"), [(39, 0, False), (40, 0, True), (50, 11, False), (50, 10, True)])
+def test_a_receive_that_is_too_short_is_not_touched(room: int, size: int, taken: bool, route: bool) -> None:
+    world, a, b = ud_pair()
+    place = b.buffer(b"\xee" * 64)
+    b.post_recv(place, room)
+    a.datagram(a.buffer(bytes(16)), size, 2, b.qpn, grh=world.b.port.gids[0] if route else None)
+    world.settle()
+    assert [c.size for c in b.recv_cq.poll()] == [40 + size] * taken
+    assert world.b.hca.count["rx_drop_too_long"] == (not taken)
+    if not taken:
+        assert b.peek(place, 64) == b"\xee" * 64
 
 
 def test_longer_than_mtu_is_a_local_length_error_and_stops_sending_only() -> None:

@@ -16,7 +16,7 @@ from firmware.objects import (
 from tests.scenario.test_umr import configure, free_key, strided, umr
 from tests.scenario.world import ST_REG_UMR, End, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
-from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
+from vhca.wire.connectx.wqe import MkeyMask, UmrCheckFree, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
 
 RIGHTS = {MkeyMask.LR: LOCAL_READ, MkeyMask.LW: LOCAL_WRITE, MkeyMask.RR: REMOTE_READ, MkeyMask.RW: REMOTE_WRITE,
           MkeyMask.A: REMOTE_ATOMIC}  # fmt: skip
@@ -97,6 +97,18 @@ def test_a_key_of_device_memory_may_have_a_new_variant(mask: int) -> None:
     mkey = free_key(b.card, MODE_MEMIC)
     umr(registration_queue(b), mkey, mask=mask, variant=0x77)
     assert (mkey.variant, mkey.free) == (0x77, not mask >> MkeyMask.FREE & 1)
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("check", [0, UmrCheckFree.FAIL_IF_FREE, UmrCheckFree.FAIL_IF_NOT_FREE])
+def test_a_registration_may_ask_for_a_key_that_is_free_or_is_not(check: int, free: bool) -> None:
+    _, _, b = pair()
+    mkey = free_key(b.card)
+    mkey.free = free
+    umr(b, mkey, mask=1 << MkeyMask.LEN, len=5, check_free=check)
+    refused = check == (UmrCheckFree.FAIL_IF_FREE if free else UmrCheckFree.FAIL_IF_NOT_FREE)
+    assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR if refused else 0]
+    assert mkey.length == (0 if refused else 5)
 
 
 @pytest.mark.parametrize("masked", [False, True])
