@@ -14,9 +14,10 @@ import gc
 import os
 import resource
 import sys
+import time
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -36,6 +37,8 @@ SECONDS: Final = 30
 MEMORY_BYTES: Final = 4 << 30
 SURVIVED: Final = 0
 KILLED: Final = 1
+# The mutant could not be made: says nothing about the tests.
+BROKEN: Final = 2
 
 Place = tuple[str, str]
 """A function: path of its file, qualified name."""
@@ -68,12 +71,14 @@ def explanations() -> list[Explanation]:
     return [Explanation(**row) for row in tomllib.loads(EXPLAINED.read_text("utf-8")).get("explained", [])]
 
 
-def all_mutants(pattern: str = TARGETS) -> list[Mutant]:
-    """All mutants of the files that `pattern` names."""
-    found: list[Mutant] = []
-    for path in sorted(ROOT.glob(pattern)):
-        found += mutants(str(path.relative_to(ROOT)), path.read_text("utf-8"))
-    return found
+def sources(pattern: str = TARGETS) -> dict[str, str]:
+    """Text of the files that `pattern` names, by path: read once, since a file may be edited during a run."""
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted(ROOT.glob(pattern))}
+
+
+def all_mutants(texts: Mapping[str, str]) -> list[Mutant]:
+    """All mutants of these files."""
+    return [mutant for file, text in texts.items() for mutant in mutants(file, text)]
 
 
 def _place(code: CodeType) -> Place:
@@ -94,8 +99,11 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 class Session:
     """A plugin of pytest: runs the tests once to learn who calls what, then once more for each mutant."""
 
-    def __init__(self, chosen: Sequence[Mutant], explained: Sequence[Explanation], jobs: int) -> None:
+    def __init__(
+        self, texts: Mapping[str, str], chosen: Sequence[Mutant], explained: Sequence[Explanation], jobs: int
+    ) -> None:
         self.alive: list[Mutant] = []
+        self._texts = texts
         self._chosen = chosen
         self._explained = explained
         self._jobs = jobs
@@ -106,14 +114,22 @@ class Session:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of pytest's own loop."""
+        times: dict[pytest.Item, float] = {}
         for item in session.items:
+            start = time.process_time()
             for place in self._watched(item):
                 self._callers[place].append(item)
+            times[item] = time.process_time() - start
             if session.testsfailed:
                 raise session.Failed("the tests fail on the program as it is")
+        for items in self._callers.values():
+            items.sort(key=times.__getitem__)
         for function in gc.get_objects():
             if isinstance(function, FunctionType) and function.__code__.co_filename in self._files:
                 self._functions[_place(function.__code__)].append(function)
+        # A collection in a child would copy all that it looks at.
+        gc.collect()
+        gc.freeze()
         self._run(session)
         return True
 
@@ -143,7 +159,10 @@ class Session:
             child, status = os.wait()
             mutant = self._running.pop(child)
             done += 1
-            if os.waitstatus_to_exitcode(status) == SURVIVED:
+            outcome = os.waitstatus_to_exitcode(status)
+            if outcome == BROKEN:
+                raise session.Failed(f"cannot be made: {mutant}")
+            if outcome == SURVIVED:
                 self.alive.append(mutant)
                 reason = next((row.reason for row in self._explained if row.covers(mutant)), "NOT EXPLAINED")
                 print(f"\n[{done}/{len(self._chosen)}] survived: {mutant}\n    {reason}", flush=True)
@@ -152,20 +171,15 @@ class Session:
 
     def _try(self, session: pytest.Session, mutant: Mutant) -> None:
         """In a process of its own: run the tests on the changed program; never returns."""
-        status = KILLED
+        status = BROKEN
         try:
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             os.dup2(silence, 2)
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-            path = str(ROOT / mutant.file)
-            place = path, mutant.function
-            tree = mutated(Path(path).read_text("utf-8"), mutant.number)
-            changed = next(code for code in _codes(compile(tree, path, "exec")) if _place(code) == place)
-            for function in self._functions[place]:
-                if function.__code__.co_firstlineno == changed.co_firstlineno:
-                    function.__code__ = changed
+            place = self._put_in_place(mutant)
+            status = KILLED
             for item in self._callers[place]:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
                 if session.testsfailed:
@@ -174,6 +188,17 @@ class Session:
                 status = SURVIVED
         finally:
             os._exit(status)
+
+    def _put_in_place(self, mutant: Mutant) -> Place:
+        """Give the functions at the mutant's place its code."""
+        path = str(ROOT / mutant.file)
+        place = path, mutant.function
+        tree = mutated(self._texts[mutant.file], mutant.number)
+        changed = next(code for code in _codes(compile(tree, path, "exec")) if _place(code) == place)
+        for function in self._functions[place]:
+            if function.__code__.co_firstlineno == changed.co_firstlineno:
+                function.__code__ = changed
+        return place
 
 
 def main() -> int:
@@ -188,7 +213,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="show the chosen mutants and run nothing")
     args = parser.parse_args()
     os.chdir(ROOT)
-    everything = all_mutants(args.files)
+    texts = sources(args.files)
+    everything = all_mutants(texts)
     chosen = everything
     if args.only:
         chosen = [mutant for mutant in everything if mutant.number in args.only]
@@ -199,7 +225,7 @@ def main() -> int:
         print(*chosen, sep="\n")
         return 0
     explained = explanations()
-    session = Session(chosen, explained, args.jobs)
+    session = Session(texts, chosen, explained, args.jobs)
     options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *TESTS]
     if pytest.main(options, plugins=[session]) != pytest.ExitCode.OK:
         return 1

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.mutants.__main__ import Explanation, all_mutants, explanations
+from tests.mutants.__main__ import Explanation, all_mutants, explanations, sources
 from tests.mutants.operators import Mutant, mutants, mutated, sample
 
 
@@ -64,7 +64,7 @@ def test_an_explanation_covers_what_it_names_and_no_more() -> None:
 
 
 def test_every_explanation_has_a_reason_and_a_mutant() -> None:
-    found = all_mutants()
+    found = all_mutants(sources())
     for row in explanations():
         assert row.reason
         assert any(row.covers(mutant) for mutant in found), f"nothing to explain: {row}"
