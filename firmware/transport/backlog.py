@@ -36,7 +36,7 @@ def add(hca: "Hca", qp: Qp, packet: Packet) -> None:
 
 def first_part(hca: "Hca", qp: Qp, packet: Packet, covered: int) -> Packet:
     """The first packets of a burst, as many as hold `covered` bytes, but one at least; the others wait in front."""
-    n = min(max(covered // packet.mtu, 1), packet.count - 1)
+    n = max(covered // packet.mtu, 1)
     if qp.backlog is None:
         qp.backlog = deque()
     rest = cut(packet, n)
@@ -45,7 +45,7 @@ def first_part(hca: "Hca", qp: Qp, packet: Packet, covered: int) -> Packet:
     qp.backlog.appendleft(rest)
     hca.turns.add(STORE, qp)
     hca.count["rx_bursts_cut"] += 1
-    return replace(packet, payload=packet.payload[: n * packet.mtu], count=n, end=False, ack_req=False, solicited=False)
+    return replace(packet, payload=packet.payload[: n * packet.mtu], count=n, end=False, ack_req=False)
 
 
 def take(hca: "Hca", qp: Qp) -> Packet | None:

@@ -13,7 +13,7 @@ from firmware.transport.qp import RTS, Qp, Requester
 from firmware.transport.retire import fail_head, retire
 from firmware.transport.segment import well_formed
 from firmware.transport.state import run_soon
-from firmware.transport.wqe import LOCAL, SendWqe
+from firmware.transport.wqe import LOCAL
 from vhca.wire.ib import cut
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, READ_REQUEST, READ_RESPONSE, Packet
 
@@ -106,7 +106,7 @@ def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
                 # Responses up to here, but no data came with them: they are still missing.
                 upto = max(requester.una, wqe.first)
             break
-        if wqe.op >= READ_REQUEST and wqe.op != LOCAL and not wqe.done:
+        if wqe.op >= READ_REQUEST and wqe.op != LOCAL:
             # una is at the first missing response of this READ already, or at its request.
             qp.count("implied_nak_seq_err")
             retry.go_back_once(hca, qp)
@@ -193,11 +193,10 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
     hca.count["rx_bytes"] += size
     _progress(hca, requester, psn + packet.count)
     if last:
-        _finish_read(hca, qp, requester, wqe)
+        _finish_read(hca, qp, requester)
 
 
-def _finish_read(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> None:
-    wqe.done = True
+def _finish_read(hca: "Hca", qp: Qp, requester: Requester) -> None:
     requester.reads = max(0, requester.reads - 1)
     retire(hca, qp, requester)
     if qp.state == RTS:
@@ -232,4 +231,4 @@ def _atomic_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, p
         fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))
         return
     _progress(hca, requester, psn + 1)
-    _finish_read(hca, qp, requester, wqe)
+    _finish_read(hca, qp, requester)

@@ -63,7 +63,6 @@ def connect(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     # Numbers never repeat, whatever is reset: a late packet of an old connection is known by its number.
     hca.dc_connections = requester.connection = (hca.dc_connections + 1) & NUMBER_MASK
     requester.connection_psn = requester.next_psn & 0xFFFFFF
-    requester.una = requester.send_psn = requester.max_psn = requester.next_psn
     hca.count["dc_connects"] += 1
     return CONNECTED
 

@@ -1,12 +1,14 @@
 """The requester's patience: retries, timeouts, receivers that are not ready, fences, and answers that do not fit."""
 
 import os
+from collections.abc import Mapping
 
 import pytest
 
-from tests.scenario.tools import FIRST, inject, lose, sent
+from tests.scenario.tools import FIRST, inject, lose, sent, stall
 from tests.scenario.world import ERR, RTS, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
+from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 from vhca.wire.ib import split
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Packet
 
@@ -238,3 +240,63 @@ def test_without_a_fence_nothing_waits(fence: int) -> None:
     a.write(middle, 5, target, b.card.key, fence=fence, ring=False)
     a.ring()
     assert len(world.queue) == 2
+
+
+def test_a_wish_to_wait_is_counted_once_and_as_nothing_else() -> None:
+    world, a, _ = pair()
+    world.fault = only_ours
+    a.send(a.buffer(8), 8)
+    before = dict(a.card.hca.count)
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=RNR)
+    assert _new(before, a.card.hca.count) == {"rx_packets": 1, "rx_rnr_naks": 1}
+
+
+def _new(before: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    return {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)}
+
+
+def test_a_sequence_error_is_one_retry_and_as_many_more_as_there_are_losses() -> None:
+    world, a, b = pair()
+    world.fault = lambda packet: [packet] if packet.syndrome == NAK_SEQUENCE else []
+    a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    before = dict(a.card.hca.count)
+    # The NAK of the WRITE says that the READ was executed, and no more: its response was lost (9.7.5.2.3).
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=NAK_SEQUENCE)
+    assert _new(before, a.card.hca.count) == {"rx_packets": 1, "rx_naks": 1, "retransmits": 1}
+    assert a.qp.requester.retries_left == 2
+
+
+def test_what_is_acknowledged_before_it_is_sent_again_is_not_sent_again() -> None:
+    world, a, b = pair()
+    world.fault = only_ours
+    for _ in range(2):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    # The timer expires, and before the turn that sends again the acknowledgement is there.
+    stall(world, a)
+    assert a.card.hca.count["retransmits"] == 1
+    inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=OURS)
+    world.settle()
+    assert (sent(world, "WRITE"), len(a.send_cq.poll())) == (2, 2)
+    world.fault = None
+    place = b.buffer(8)
+    b.qp.responder.epsn = FIRST + 2
+    a.write(a.buffer(b"8 bytes!"), 8, place, b.card.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert (b.peek(place, 8), sent(world, "WRITE")) == (b"8 bytes!", 3)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_response_that_finds_no_place_is_not_counted_as_received(atomic: bool) -> None:
+    world, a, b = pair()
+    if atomic:
+        a.post(WqeOpcode.ATOMIC_FA, RaddrSegment(raddr=b.buffer(8), rkey=b.card.key).to_bytes() + bytes(16)
+               + a.sge(a.buffer(8), 8, 0xBAD00))  # fmt: skip
+    else:
+        a.read(a.buffer(8), 8, b.buffer(8), b.card.key, key=0xBAD00)
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.LOCAL_PROT_ERR, CqeSyndrome.WR_FLUSH_ERR]
+    assert a.card.hca.count["rx_bytes"] == 0
+    assert (a.qp.requester.una, a.qp.requester.reads) == (FIRST, 1)

@@ -1,0 +1,118 @@
+"""What waits is charged to the card's budget, to the byte, and given back whatever becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from firmware.budget import ANSWER_BYTES, PACKET_BYTES, RESOURCE_BYTES, WORK_REQUEST_BYTES
+from firmware.memory import STEP_PIECES
+from firmware.transport import account, backlog
+from tests.scenario.test_pieces import Crumbs
+from tests.scenario.world import ST_UC, End, World, pair
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.packet import WRITE, Packet
+
+MTU = 1024
+# A responder of four READs and atomics at a time (log_rra_max 2) has memory for them from the start.
+RESERVED = 4 * RESOURCE_BYTES
+
+
+def crowded(service: int = 0) -> tuple[World, End, End, int]:
+    """A burst of four packets has arrived at `b`: one is stored, three wait. The fourth result is what was charged."""
+    world, a, b = pair(service)
+    target = Crumbs(b, 8 * MTU, MTU // STEP_PIECES)
+    before = b.card.hca.budget.used
+    a.write(a.buffer(4 * MTU), 4 * MTU, 0, target.key)
+    world.deliver(1)
+    assert b.qp.backlog is not None
+    assert [packet.count for packet in b.qp.backlog] == [3]
+    return world, a, b, before
+
+
+@pytest.mark.parametrize("service", [0, ST_UC])
+def test_packets_that_wait_behind_a_part_are_charged_while_they_wait(service: int) -> None:
+    world, a, b, before = crowded(service)
+    budget = b.card.hca.budget
+    assert budget.used == before + 3 * MTU + PACKET_BYTES
+    a.write(a.buffer(100), 100, b.buffer(100), b.card.key)
+    world.deliver(1)
+    assert budget.used == before + 3 * MTU + 100 + 2 * PACKET_BYTES
+    # One part is one acknowledgement at most, and it is not the first that asks.
+    assert not any("ACK" in line for line in world.ladder)
+    world.settle()
+    assert budget.used == before
+    assert len(a.send_cq.poll()) == 2
+
+
+@pytest.mark.parametrize("op", [Op.QP_2RST, Op.QP_2ERR])
+def test_packets_that_wait_are_given_back_with_their_connection(op: int) -> None:
+    world, _, b, before = crowded()
+    assert b.apply(op) == 0
+    left = before - RESERVED if op == Op.QP_2RST else before
+    assert b.card.hca.budget.used == left
+    assert not b.qp.backlog
+    world.settle()
+    assert b.card.hca.budget.used == left
+
+
+def test_a_card_without_memory_keeps_no_packet() -> None:
+    world, a, b, _ = crowded()
+    budget = b.card.hca.budget
+    budget.limit = budget.used
+    budget._ask = lambda: budget.limit
+    a.write(a.buffer(100), 100, b.buffer(100), b.card.key)
+    world.deliver(1)
+    assert b.qp.backlog is not None
+    assert len(b.qp.backlog) == 1
+    assert b.card.hca.count["rx_drop_card_memory"] == 1
+    packet = Packet(2, 1, 0, WRITE, b.qpn, 0, bytes(100))
+    assert account.keep(b.card.hca, packet) is False
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "kept"),
+    [(backlog.MAX_PACKETS, 0, backlog.MAX_PACKETS), (backlog.MAX_PACKETS + 1, 0, backlog.MAX_PACKETS),
+     (16, backlog.MAX_BYTES // 16, 16), (17, backlog.MAX_BYTES // 16, 16), (2, backlog.MAX_BYTES // 2 + 1, 1)],
+)  # fmt: skip
+def test_so_many_packets_wait_and_so_many_bytes(count: int, size: int, kept: int) -> None:
+    _, _, b, _ = crowded()
+    assert b.qp.backlog is not None
+    b.qp.backlog.clear()
+    for _ in range(count):
+        backlog.add(b.card.hca, b.qp, Packet(2, 1, 0, WRITE, b.qpn, 0, bytes(size)))
+    assert (len(b.qp.backlog), b.card.hca.count["rx_drop_backlog"]) == (kept, count - kept)
+
+
+def work_requests(world: World, a: End, b: End) -> int:
+    world.fault = lambda packet: []
+    for _ in range(3):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    return 3 * WORK_REQUEST_BYTES
+
+
+def answers(world: World, a: End, b: End) -> int:
+    # What waits is counted when the next one comes.
+    for _ in range(3):
+        b.read(b.buffer(8192), 8192, a.buffer(8192), a.card.key)
+    world.deliver(3)
+    return 2 * ANSWER_BYTES
+
+
+@pytest.mark.parametrize("waiting", [work_requests, answers])
+@pytest.mark.parametrize("op", [Op.QP_2RST, Op.QP_2ERR])
+def test_what_waits_is_given_back_with_its_queue_pair(waiting: Callable[[World, End, End], int], op: int) -> None:
+    world, a, b = pair()
+    budget = a.card.hca.budget
+    before = budget.used
+    charged = waiting(world, a, b)
+    assert budget.used == before + charged
+    assert a.apply(op) == 0
+    if op == Op.QP_2ERR:
+        assert a.apply(Op.QP_2RST) == 0
+    assert budget.used == before - RESERVED
+    a.card.memory.write(a.dbr, bytes(8))
+    a.connect(b)
+    world.settle()
+    assert budget.used == before
