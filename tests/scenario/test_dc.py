@@ -8,12 +8,12 @@ import pytest
 
 from firmware import paging
 from firmware.budget import CONNECTION_BYTES
-from firmware.objects import REMOTE_READ, Dct
+from firmware.objects import MODE_KLM, REMOTE_READ, Dct, Mkey
 from firmware.transport import dc, engine
 from firmware.transport.qp import ST_DCI
-from tests.scenario.test_paging import PRESENT, Region, faults
+from tests.scenario.test_paging import PRESENT, Region, answer, faults
 from tests.scenario.tools import FIRST, inject
-from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data
+from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data, packed_klms
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeFormat, CqeSyndrome
 from vhca.wire.connectx.eqe import Eqe, EventType
@@ -330,7 +330,85 @@ def test_a_drained_target_gives_back_what_its_connections_took() -> None:
     world.b.step(lambda: dc.drain(world.b.hca, target.dct))
     assert world.b.hca.budget.used == used
     assert [connection.state for connection in connections] == [ERR] * 4
-    world.b.turn()
+    # The answers go with it, and a second end gives nothing back twice.
+    world.queue.clear()
+    while world.b.turn():
+        pass
+    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    assert (len(world.queue), world.b.hca.budget.used) == (0, used)
+
+
+def test_a_new_connection_of_an_initiator_ends_its_old_one() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    place = target.card.alloc(8192)
+    for _ in range(2):
+        target.srq.post_recv(place, 8192)
+    world.fault = split
+    used = world.b.hca.budget.used
+    send(a, target, bytes(3000))
+    world.deliver(1)
+    # The initiator starts anew in the middle of its message.
+    world.queue.clear()
+    ((_, old),) = target.dct.connections.values()
+    assert a.apply(Op.QP_2RST) == 0
+    a.card.memory.write(a.dbr, bytes(8))
+    a.sq_posted = 0
+    a.to_init()
+    a.to_rtr()
+    a.to_rts()
+    send(a, target, b"anew")
+    world.settle()
+    assert [(c.syndrome, c.size) for c in target.cq.poll()] == [(CqeSyndrome.WR_FLUSH_ERR, 0), (0, 4)]
+    assert (old.state, len(target.dct.connections)) == (ERR, 1)
+    assert world.b.hca.budget.used == used + CONNECTION_BYTES
+
+
+def test_a_connection_that_ends_waits_for_no_pages() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    region = Region(world.b, 4)
+    raddr = RaddrSegment(raddr=region.addr, rkey=region.key).to_bytes()
+    a.post(WqeOpcode.RDMA_READ, target.av() + raddr + a.sge(a.buffer(8), 8))
+    world.deliver(1)
+    (fault,) = faults(world.b)
+    ((_, connection),) = target.dct.connections.values()
+    (wanted,) = connection.page_requests
+    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    assert paging.is_over(wanted)
+    world.queue.clear()
+    region.set(PRESENT)
+    answer(world.b, fault)
+    while world.b.turn():
+        pass
+    assert not world.queue
+
+
+def test_packets_of_a_connection_wait_behind_a_burst_that_is_stored_in_parts() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    entries = packed_klms(*[(16, world.b.key, target.card.alloc(16, 16)) for _ in range(512)])
+    mkey = Mkey(variant=5, pd=world.b.pd.handle, rights=ALL_RIGHTS, mode=MODE_KLM, length=8192, klms=entries)
+    world.b.hca.mkeys.add(mkey)
+    place = target.card.alloc(8)
+    raddr = RaddrSegment(raddr=0, rkey=mkey.handle << 8 | 5).to_bytes()
+    a.post(WqeOpcode.RDMA_WRITE, target.av() + raddr + a.sge(a.buffer(8192), 8192))
+    write(a, target, b"behind it", place)
+    world.deliver(2)
+    assert target.card.memory.read(place, 9) == bytes(9)
+    world.settle()
+    assert target.card.memory.read(place, 9) == b"behind it"
+    assert sum("WRITE" in line for line in world.ladder) == 2
+    assert statuses(a) == [0, 0]
+
+
+def test_a_connection_keeps_answers_for_sixteen_reads_and_atomics() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    write(a, target, b"x", target.card.alloc(8))
+    world.settle()
+    ((_, connection),) = target.dct.connections.values()
+    assert connection.responder.resource_limit == 16
 
 
 def test_draining_ends_connections_and_takes_no_more() -> None:

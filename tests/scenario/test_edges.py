@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,8 @@ from tests.scenario.tools import inject
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, CompletionQueue, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
-from vhca.wire.connectx.wqe import WqeOpcode
+from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
+from vhca.wire.ib import split
 from vhca.wire.packet import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
@@ -340,3 +342,45 @@ def test_the_doorbell_alone_posts_to_a_queue_without_a_record() -> None:
         world.settle()
         assert [c.syndrome for c in a.send_cq.poll()] == [0]
         assert b.peek(target, 8) == turn.to_bytes(8, "big")
+
+
+def test_inline_data_in_two_packets_are_sent_again_from_the_second_on() -> None:
+    world, a, b = pair(mtu=1)
+    content = os.urandom(600)
+    target = b.buffer(600)
+    segments = RaddrSegment(raddr=target, rkey=b.card.key).to_bytes()
+    lost: list[Packet] = []
+
+    def lose_the_last(packet: Packet) -> list[Packet]:
+        first, *others = split(packet)
+        if others and not lost:
+            lost.extend(others)
+            return [replace(first, ack_req=True)]
+        return [packet]
+
+    world.fault = lose_the_last
+    a.post(WqeOpcode.RDMA_WRITE, segments + (1 << 31 | 600).to_bytes(4, "big") + content)
+    world.pass_time(500_000_000)
+    assert sum("WRITE[L]" in line for line in world.ladder) == 1
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert b.peek(target, 600) == content
+
+
+@pytest.mark.parametrize(("size", "status"), [(1024, 0), (1025, CqeSyndrome.LOCAL_LENGTH_ERR)])
+def test_a_message_is_as_long_as_was_set_at_most(size: int, status: int) -> None:
+    world, a, b = pair(log_msg_max=10)
+    a.write(a.buffer(size), size, b.buffer(size), b.card.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [status]
+
+
+def test_a_port_that_is_down_executes_nothing() -> None:
+    world, a, b = pair()
+    b.card.port.active = False
+    place = b.buffer(8)
+    b.post_recv(b.buffer(8), 8)
+    a.write(a.buffer(b"8 bytes!"), 8, place, b.card.key)
+    a.send(a.buffer(8), 8)
+    world.deliver(2)
+    assert dict(b.card.hca.count) == {"rx_drop_port_inactive": 2}
+    assert (b.peek(place, 8), b.recv_cq.poll(), len(world.queue)) == (bytes(8), [], 0)

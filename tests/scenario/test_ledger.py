@@ -116,3 +116,15 @@ def test_what_waits_is_given_back_with_its_queue_pair(waiting: Callable[[World, 
     a.connect(b)
     world.settle()
     assert budget.used == before
+
+
+def test_a_card_whose_memory_is_used_to_the_byte_fetches_one_work_request_at_a_time() -> None:
+    world, a, b = pair()
+    world.fault = lambda packet: []
+    budget = a.card.hca.budget
+    budget.limit = budget.used
+    budget._ask = lambda: budget.limit
+    for _ in range(3):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=False)
+    a.ring()
+    assert len(a.qp.requester.pending) == 1

@@ -3,7 +3,8 @@
 import pytest
 
 from firmware.budget import ANSWER_BYTES
-from firmware.transport.replies import AT_ONCE_BYTES, READ_BUDGET
+from firmware.transport.qp import ReadJob, Resource
+from firmware.transport.replies import AT_ONCE_BYTES, READ_BUDGET, SPARE_REPLIES, _still_sends, too_many
 from firmware.transport.segment import BURST_BYTES
 from tests.scenario.tools import FIRST, Steps, inject, large_region, sent, stall
 from tests.scenario.world import ERR, RTS, ST_RC, Card, End, World, pair
@@ -11,6 +12,7 @@ from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.packet import (
+    ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
     COMPARE_SWAP,
     FETCH_ADD,
@@ -351,3 +353,49 @@ def test_a_long_answer_waits_for_its_turn_and_a_short_one_does_not() -> None:
     assert sent(world, "READ_RESP") == 1
     world.settle()
     assert sent(world, "READ_RESP") == 1 + 8 * (1 << 20) // BURST_BYTES
+
+
+def test_responses_in_parts_say_which_is_the_first_and_which_the_last() -> None:
+    world, a, b = pair(world=World(16 << 20))
+    size = 3 * BURST_BYTES
+    a.read(a.buffer(size), size, b.buffer(size), b.card.key)
+    world.deliver(1)
+    while b.card.turn():
+        pass
+    responses = [packet for _, packet in world.queue]
+    assert [(packet.start, packet.end) for packet in responses] == [(True, False), (False, False), (False, True)]
+    assert {packet.vl for packet in responses} == {0}
+
+
+def test_so_many_answers_wait_for_each_resource_and_some_beside_them() -> None:
+    _, _, b = pair(log_rra_max=2)
+    responder = b.qp.responder
+    acknowledgement = Packet(1, 2, 0, ACKNOWLEDGE, 0, 0)
+    responder.replies.extend([acknowledgement] * (4 * 4 + SPARE_REPLIES - 1))
+    assert not too_many(responder)
+    responder.replies.append(acknowledgement)
+    assert too_many(responder)
+
+
+@pytest.mark.parametrize(
+    ("sent", "first", "size", "covered"),
+    [(0, 0, 4096, True), (0, 1024, 3072, True), (1024, 1024, 3072, True), (1024, 1024, 1024, True),
+     (2048, 1024, 3072, False), (0, 1024, 4096, False), (0, 3072, 1025, False)],
+)  # fmt: skip
+def test_what_is_not_sent_yet_covers_a_repeated_read(sent: int, first: int, size: int, covered: bool) -> None:
+    job = ReadJob(Resource(0, READ_REQUEST, 0, 0, 0), 0, 0x10000, 4096, 1)
+    job.offset = sent
+    again = Packet(1, 2, 0, READ_REQUEST, 0, 0, va=0x10000 + first, dma_length=size)
+    assert _still_sends(job, again) is covered
+
+
+def test_an_atomic_that_waited_behind_a_read_is_answered_once_it_is_sent() -> None:
+    world, a, b = pair(log_rra_max=1, log_sra_max=1)
+    counter, size = b.buffer(8), 8192
+    a.read(a.buffer(size), size, b.buffer(size), b.card.key)
+    for _ in range(3):
+        a.atomic(WqeOpcode.ATOMIC_FA, a.buffer(8), counter, b.card.key, 1)
+        world.settle()
+    # None of them was refused as one too many.
+    assert [c.syndrome for c in a.send_cq.poll()] == [0] * 4
+    assert b.peek(counter, 8) == (3).to_bytes(8, "little")

@@ -209,3 +209,38 @@ def test_flushing_into_a_dead_queue_is_no_work() -> None:
     assert world.a.hca.count["cqes_lost"] < 2 * FLUSH_BUDGET
     assert a.qp.sq is not None
     assert a.qp.sq.consumer == 1 << LOG_DEEP
+
+
+def test_what_is_left_of_a_flush_goes_on_without_a_ring() -> None:
+    world = World(64 << 20)
+    a, b = deep_end(world, world.a, ST_UC), End(world.b, ST_UC)
+    a.connect(b)
+    b.connect(a)
+    place = a.buffer(8)
+    a.write(place, 8, 0, b.card.key, key=0x666600, ring=False)
+    posted = FLUSH_BUDGET * 4
+    for _ in range(posted):
+        a.write(place, 8, b.buffer(8), b.card.key, ring=False)
+    a.ring()
+    assert a.apply(Op.SQERR2RTS_QP) == 0
+    world.settle()
+    assert [item.syndrome for item in a.send_cq.poll()] == [4] + [5] * posted
+
+
+def test_a_flush_in_turns_takes_what_was_posted_at_the_ring_and_no_more() -> None:
+    world = World(64 << 20)
+    a, b = deep_end(world, world.a), End(world.b)
+    a.connect(b)
+    assert a.apply(Op.QP_2ERR) == 0
+    rung = FLUSH_BUDGET * 2
+    for _ in range(rung):
+        a.post(WqeOpcode.NOP, ring=False)
+    a.ring()
+    for _ in range(10):
+        a.post(WqeOpcode.NOP, ring=False)
+    a.card.memory.write(a.dbr + 4, a.sq_posted.to_bytes(4, "big"))
+    world.settle()
+    assert len(a.send_cq.poll()) == rung
+    a.ring()
+    world.settle()
+    assert len(a.send_cq.poll()) == 10

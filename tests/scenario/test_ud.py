@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from firmware.objects import MulticastGroup
+from firmware.transport.port import path_bits
 from firmware.transport.qp import SQER
 from tests.scenario.tools import inject
 from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
@@ -304,12 +305,26 @@ def test_qp0_sends_on_vl15_without_grh_from_the_permissive_lid() -> None:
     assert b.peek(target + 40, 256) == mad
 
 
-def test_a_lid_routed_smp_comes_from_the_port_s_lid() -> None:
+@pytest.mark.parametrize(
+    ("mgmt_class", "first_leg", "source"),
+    [(0x01, 0xFFFF, 1), (0x80, 0xFFFF, 1), (0x82, 0xFFFF, 1), (0x81, 0xFFFF, 0xFFFF), (0x81, 1, 1), (0x81, 0xFFFE, 1),
+     (0x81, 0xFEFF, 1), (0x81, 0x00FF, 1), (0x81, 0xFF00, 1)],
+)  # fmt: skip
+def test_an_smp_comes_from_the_port_s_lid_unless_its_first_leg_is_directed(
+    mgmt_class: int, first_leg: int, source: int
+) -> None:
     world = World()
     a, _ = management(world, ST_QP0)
-    a.datagram(a.buffer(smp(mgmt_class=0x01)), 256, 2, 0, qkey=0)
+    a.datagram(a.buffer(smp(mgmt_class, dr_slid=first_leg)), 256, 2, 0, qkey=0)
     ((_, packet),) = world.queue
-    assert packet.slid == 1
+    assert packet.slid == source
+
+
+@pytest.mark.parametrize(("lid", "bits"), [(6, 0), (7, 1), (0xC001, 0)])
+def test_path_bits_say_to_which_of_its_lids_a_datagram_came(lid: int, bits: int) -> None:
+    _, _, b = ud_pair()
+    b.card.port.lid, b.card.port.lmc = 6, 1
+    assert path_bits(b.card.port, Packet(lid, 1, UD, SEND, b.qpn, 0)) == bits
 
 
 def test_smp_for_the_agent_does_not_reach_the_host() -> None:
@@ -317,7 +332,8 @@ def test_smp_for_the_agent_does_not_reach_the_host() -> None:
     a, b = management(world, ST_QP0)
     seen: list[Packet] = []
     world.b.hca.sma = lambda port, packet: packet.payload[3] == 1 and not seen.append(packet)  # type: ignore[func-returns-value]
-    b.post_recv(b.buffer(296), 296)
+    for _ in range(2):
+        b.post_recv(b.buffer(296), 296)
     a.datagram(a.buffer(smp(method=1)), 256, 2, 0, qkey=0)
     a.datagram(a.buffer(smp(method=0x81)), 256, 2, 0, qkey=0)
     world.settle()
