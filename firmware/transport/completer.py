@@ -107,9 +107,11 @@ def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
                 upto = max(requester.una, wqe.first)
             break
         if wqe.op >= READ_REQUEST and wqe.op != LOCAL:
-            # una is at the first missing response of this READ already, or at its request.
-            qp.count("implied_nak_seq_err")
-            retry.go_back_once(hca, qp)
+            # una is at the first missing response of this READ already, or at its request. One that came and waits for
+            # the pages of its place is not lost, and costs no retry: it is asked for again when they are there.
+            if not wqe.fault:
+                qp.count("implied_nak_seq_err")
+                retry.go_back_once(hca, qp)
             return False
     if upto > requester.una:
         _progress(hca, requester, upto)
@@ -154,7 +156,7 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
     if not advance(hca, qp, requester, psn) or qp.state != RTS:
         return
     wqe = requester.pending[0] if requester.pending else None
-    if wqe is None or wqe.op != READ_REQUEST or not wqe.first <= psn < wqe.end or wqe.first < 0:
+    if wqe is None or wqe.op != READ_REQUEST or not wqe.first <= psn < wqe.end:
         hca.count["rx_ghost_acks"] += 1
         return
     if psn > requester.una:

@@ -5,12 +5,14 @@ import pytest
 from firmware.transport import paging
 from firmware.transport.qp import INIT, RST, RTR
 from firmware.transport.retry import RNR_DELAY_NS
+from firmware.transport.wqe import PAGING
 from tests.scenario.test_paging import PAGE, PRESENT, Region, answer, av_send, datagrams, faults, serve, statuses
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ERR, RTS, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.qpc import Qpc
+from vhca.wire.connectx.wqe import AtomicSegment, RaddrSegment, WqeOpcode
 from vhca.wire.packet import READ_RESPONSE, SEND, UD, WRITE
 
 BURST = 256 << 10
@@ -138,3 +140,67 @@ def test_a_key_s_pages_that_never_come_end_a_write_that_waits_once() -> None:
         inject(world, b, op=WRITE, psn=FIRST, va=region.addr, rkey=region.key, dma_length=8, payload=bytes(8))
     assert len(faults(world.b)) == 1
     assert world.b.hca.count["rnr_naks"] == 3
+
+
+def test_a_queue_pair_remembers_only_the_requests_that_it_still_waits_for() -> None:
+    world, a, b = pair()
+    region = Region(world.a, 8)
+    for page in range(8):
+        a.write(region.addr + page * PAGE, 8, b.buffer(8), b.card.key, key=region.key)
+        world.settle()
+        assert len(a.qp.page_requests) == 1
+        (fault,) = faults(world.a)
+        region.set(PRESENT, page, 1)
+        answer(world.a, fault)
+        world.settle()
+    assert statuses(a)[0] == [0] * 8
+
+
+def test_a_read_whose_place_is_refused_ends_when_the_host_has_said_so() -> None:
+    world, a, b = pair()
+    region = Region(world.a, 1)
+    a.read(region.addr, 8, b.buffer(8), b.card.key, key=region.key)
+    a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    for _ in range(100):
+        world.settle()
+        for fault in faults(world.a):
+            answer(world.a, fault, good=False)
+        world.settle()
+        if a.qp.state == ERR or a.qp.requester.pending[0].fault not in (0, PAGING):
+            break
+        world.pass_time(200_000_000)
+    assert statuses(a)[0] == [CqeSyndrome.LOCAL_PROT_ERR, CqeSyndrome.WR_FLUSH_ERR]
+
+
+def test_a_datagram_that_was_flushed_while_it_waited_is_not_refused_as_well() -> None:
+    world, a, b = datagrams()
+    region = Region(world.a, 1)
+    av_send(a, region.addr, 100, region.key, b)
+    assert a.apply(Op.QP_2ERR) == 0
+    for _ in range(20):
+        for fault in faults(world.a):
+            answer(world.a, fault, good=False)
+        world.pass_time(400_000_000)
+    assert statuses(a)[0] == [CqeSyndrome.WR_FLUSH_ERR]
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_response_that_waits_for_its_pages_is_not_lost_whatever_is_acknowledged_behind_it(atomic: bool) -> None:
+    world, a, b = pair(retry_count=0)
+    region = Region(world.a, 1)
+    source = b.buffer((7).to_bytes(8, "little"))
+    if atomic:
+        segments = RaddrSegment(raddr=source, rkey=b.card.key).to_bytes() + AtomicSegment(swap_add=1).to_bytes()
+        a.post(WqeOpcode.ATOMIC_FA, segments + a.sge(region.addr, 8, region.key))
+    else:
+        a.read(region.addr, 8, source, b.card.key, key=region.key)
+    for _ in range(3):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.settle()
+    assert a.counter.values == {}
+    (fault,) = faults(world.a)
+    region.set(PRESENT)
+    answer(world.a, fault)
+    world.settle()
+    assert statuses(a)[0] == [0] * 4
+    assert region.read(8) == (7).to_bytes(8, "little")
