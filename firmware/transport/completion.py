@@ -259,7 +259,6 @@ def flush_send_queue(hca: "Hca", qp: Qp, again: bool = False) -> bool:
     for wqe in requester.pending:
         fail_send(hca, qp, wqe.index, wqe.opcode, FLUSHED)
     requester.pending.clear()
-    requester.cursor = 0
     sq = qp.sq
     if sq is None:
         return False

@@ -193,10 +193,7 @@ def _send_answers(hca: "Hca", qp: Qp, responder: Responder) -> None:
         if budget <= 0:
             hca.turns.add(REPLY, qp)
             return
-        sent = _send_read_burst(hca, qp, responder, job)
-        if sent < 0:
-            return
-        budget -= sent
+        budget -= _send_read_burst(hca, qp, responder, job)
         if job.offset >= job.length:
             replies.popleft()
             if not job.again:
@@ -204,7 +201,7 @@ def _send_answers(hca: "Hca", qp: Qp, responder: Responder) -> None:
 
 
 def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> int:
-    """Send the next responses of a READ; bytes for the budget, or -1 if its memory has gone."""
+    """Send the next responses of a READ; bytes for the budget. If its memory has gone, the answers wait or go."""
     offset = job.offset
     size = min(job.length - offset, job.burst_bytes)
     log_mtu = responder.mtu.bit_length() - 1
@@ -234,7 +231,7 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
                 hca, qp, error, ahead, lambda: pump(hca, qp), fail
             ):
                 fail()
-            return -1
+            return 0
     count = packet_count(size, log_mtu)
     packet = _answer(hca, qp, READ_RESPONSE, psn, job.msn)
     packet.payload = payload

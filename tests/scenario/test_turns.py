@@ -3,6 +3,8 @@
 import pytest
 
 from firmware.objects import MulticastGroup
+from firmware.pages import packed
+from firmware.queues import QueueBuffer
 from firmware.transport import engine, ud
 from firmware.transport.completion import FLUSH_BUDGET
 from firmware.transport.qp import RTS, SQER, STATE_NAMES
@@ -11,6 +13,7 @@ from tests.scenario.world import ERR, ST_UC, ST_UD, Card, CompletionQueue, End, 
 from vhca.hw.effects import EntryWrite
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.wqe import WqeOpcode
+from vhca.wire.ib import split
 from vhca.wire.packet import SEND, UD, Grh, Packet
 
 LOG_DEEP = 11
@@ -244,3 +247,46 @@ def test_a_flush_in_turns_takes_what_was_posted_at_the_ring_and_no_more() -> Non
     a.ring()
     world.settle()
     assert len(a.send_cq.poll()) == 10
+
+
+def test_a_receive_under_way_is_flushed_once_and_before_those_behind_it() -> None:
+    world = World(64 << 20)
+    a, b = End(world.a), deep_end(world, world.b)
+    a.connect(b)
+    b.connect(a)
+    for _ in range(FLUSH_BUDGET * 2 + 1):
+        b.post_recv(b.buffer(16), 4096)
+    world.fault = split
+    a.send(a.buffer(3000), 3000)
+    world.deliver(1)
+    assert b.qp.responder.recv is not None
+    assert b.apply(Op.QP_2ERR) == 0
+    world.settle()
+    assert [c.counter for c in b.recv_cq.poll()] == list(range(FLUSH_BUDGET * 2 + 1))
+
+
+def test_a_host_may_take_back_what_is_being_flushed() -> None:
+    world = World(64 << 20)
+    a, b = deep_end(world, world.a), End(world.b)
+    a.connect(b)
+    for _ in range(FLUSH_BUDGET * 2):
+        a.post_recv()
+    assert a.apply(Op.QP_2ERR) == 0
+    a.card.memory.write(a.dbr, (0).to_bytes(4, "big"))
+    world.settle()
+    assert FLUSH_BUDGET <= len(a.recv_cq.poll()) <= FLUSH_BUDGET * 2
+
+
+def test_a_send_queue_that_cannot_be_read_is_not_flushed_again_and_again() -> None:
+    world = World(64 << 20)
+    a, b = deep_end(world, world.a), End(world.b)
+    a.connect(b)
+    for _ in range(FLUSH_BUDGET * 2):
+        a.post(WqeOpcode.NOP, ring=False)
+    a.card.memory.write(a.dbr + 4, a.sq_posted.to_bytes(4, "big"))
+    assert a.apply(Op.QP_2ERR) == 0
+    assert a.qp.sq is not None
+    a.qp.sq.buffer = QueueBuffer(packed([1 << 50]), 20, 0, 64 << LOG_DEEP)
+    world.settle()
+    assert len(a.send_cq.poll()) == FLUSH_BUDGET
+    assert a.card.hca.count["dma_read_errors"] == 1
