@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.remote import CONFIG_REGION, MEMORY_AND_MASTER, PCI_COMMAND
 from tests.wire.client import Client
 from vhca.vfio_user import proto
 from vhca.vfio_user.proto import Command
@@ -77,6 +78,7 @@ def read_register(path: Path) -> Client:
             time.sleep(0.02)
     client = Client(sock, lambda: None)
     client.negotiate()
+    client.region_write(CONFIG_REGION, PCI_COMMAND, MEMORY_AND_MASTER)
     client.post_raw(proto.request(9, Command.REGION_READ, proto.REGION_ACCESS.pack(0, 0, 4)))
     return client
 

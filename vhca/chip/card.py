@@ -249,6 +249,8 @@ class Card:
         merged = self.board.counters()
         for name, value in self.server.counters.items():
             merged[f"vfio_{name}"] = value
+        if self.function.unsupported:
+            merged["pci_unsupported_requests"] = self.function.unsupported
         return merged
 
     def _config_written(self) -> None:

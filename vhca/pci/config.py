@@ -60,6 +60,7 @@ class ConfigSpace:
     """Registers of one function.
 
     :ivar offsets: where each capability is, by its name (``pcie``, ``pm``, ``msix``).
+    :ivar memory_enabled: whether the function answers accesses to its memory BARs; kept, as each access asks.
     :ivar on_flr: called after a write that asked for a function level reset; the write has been applied.
     """
 
@@ -88,6 +89,7 @@ class ConfigSpace:
             registers.append(Register(f"{capability.name}.next", at + 1, 1, reset=0 if last else following))
             registers.extend(capability.registers(at))
             at = following
+        self.memory_enabled = False
         try:
             self.registers = RegisterSpace(CONFIG_SIZE, registers, self._strobe)
         except ValueError as error:
@@ -100,20 +102,17 @@ class ConfigSpace:
     def write(self, offset: int, data: bytes) -> None:
         """Write as the host does; may call :attr:`on_flr`."""
         self.registers.write(offset, data)
+        self._look_at_command()
 
     def reset(self) -> None:
         """Put every register to its value after reset."""
         self.registers.reset()
+        self._look_at_command()
 
     @property
     def bus_master(self) -> bool:
         """Whether the host lets the function make DMA and interrupts."""
         return bool(self.registers.value("command") & COMMAND_BUS_MASTER)
-
-    @property
-    def memory_enabled(self) -> bool:
-        """Whether the function answers accesses to its memory BARs."""
-        return bool(self.registers.value("command") & COMMAND_MEMORY)
 
     @property
     def msix_enabled(self) -> bool:
@@ -124,6 +123,9 @@ class ConfigSpace:
     def msix_masked(self) -> bool:
         """Whether the host has masked all vectors at once."""
         return self.msix is not None and bool(self.registers.value("msix.control") & MSIX_FUNCTION_MASK)
+
+    def _look_at_command(self) -> None:
+        self.memory_enabled = bool(self.registers.value("command") & COMMAND_MEMORY)
 
     def _strobe(self, name: str, bits: int) -> None:
         if name == "pcie.device_control" and bits & DEVICE_CONTROL_FLR:

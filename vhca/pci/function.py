@@ -3,6 +3,9 @@
 Configuration accesses end here; BAR accesses go on to the card's handlers, except those of the MSI-X
 table and pending bits. The table is plain memory (QEMU keeps its own and never sends an access); the
 pending bits read 0, since the virtual machine monitor holds back masked interrupts.
+
+A BAR access while the command register has memory space off is an unsupported request: a write goes nowhere, a read
+gets all ones, as from a root complex (clauses 7.5.1.1.3 and 2.3.2).
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ class PciFunction:
     :ivar config: the configuration space.
     :ivar regions: region table by vfio index.
     :ivar irq_counts: vectors by vfio index: INTx, MSI, MSI-X, error, request.
+    :ivar unsupported: BAR accesses while memory space was off.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class PciFunction:
         self.irq_counts = (0, 0, vectors, 1, 1)
         self._bars = dict(bars)
         self._on_reset = on_reset
+        self.unsupported = 0
         self._overlays: dict[int, list[_Overlay]] = {index: [] for index in bars}
         self._lay_msix()
         # One compare keeps the hot path away from the overlays: nothing of theirs is at or above this.
@@ -110,6 +115,9 @@ class PciFunction:
         """Read a region inside its size."""
         if region == CONFIG_REGION:
             return self.config.read(offset, count)
+        if not self.config.memory_enabled:
+            self.unsupported += 1
+            return b"\xff" * count
         if offset >= self._overlay_end[region]:
             return self._bars[region].read(offset, count)
         parts = []
@@ -127,6 +135,9 @@ class PciFunction:
         """Write a region inside its size."""
         if region == CONFIG_REGION:
             self.config.write(offset, data)
+            return
+        if not self.config.memory_enabled:
+            self.unsupported += 1
             return
         if offset >= self._overlay_end[region]:
             self._bars[region].write(offset, data)

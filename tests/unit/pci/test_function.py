@@ -8,6 +8,8 @@ from vhca.pci import Bar, ConfigSpace, MsixCapability, PciConfigError, PcieCapab
 from vhca.vfio_user import Device, Server
 
 TABLE, PBA = 0x800, 0xC00
+COMMAND = 4
+MEMORY = b"\x02\x00"
 
 
 class Memory:
@@ -34,6 +36,7 @@ class Rig:
         self.bars = {0: Memory(4096), 2: Memory(4096)}
         self.resets: list[str] = []
         self.function = PciFunction(self.config, self.bars, self.resets.append)
+        self.function.region_write(7, COMMAND, MEMORY)
 
 
 @pytest.fixture
@@ -76,6 +79,7 @@ def test_the_table_is_memory_and_the_pending_bits_read_0(rig: Rig) -> None:
     assert rig.bars[0].writes[2:] == [(PBA - 4, 4), (PBA + 8, 4)]
     assert function.region_read(0, PBA - 4, 16) == b"BBBB" + bytes(8) + b"BBBB"
     function.reset("device")
+    function.region_write(7, COMMAND, MEMORY)
     assert function.region_read(0, TABLE, 64) == bytes(64)
 
 
@@ -90,6 +94,21 @@ def test_any_accesses_agree_with_a_flat_model(writes: list[tuple[int, bytes]]) -
         model[PBA : PBA + 8] = bytes(8)
         assert rig.function.region_read(0, offset, len(data)) == model[offset : offset + len(data)]
     assert rig.function.region_read(0, 0, 4096) == model
+
+
+def test_without_memory_space_nobody_is_at_home(rig: Rig) -> None:
+    function = rig.function
+    function.region_write(0, 0, b"kept")
+    function.region_write(0, TABLE, b"kept too")
+    function.region_write(7, COMMAND, bytes(2))
+    for offset in (0, TABLE, PBA):
+        function.region_write(0, offset, b"lost")
+        assert function.region_read(0, offset, 8) == b"\xff" * 8
+    assert function.unsupported == 6
+    function.region_write(7, COMMAND, MEMORY)
+    assert function.region_read(0, 0, 4) + function.region_read(0, TABLE, 8) == b"keptkept too"
+    function.reset("device")
+    assert function.region_read(0, 0, 4) == b"\xff" * 4
 
 
 def test_resets(rig: Rig) -> None:
@@ -114,6 +133,7 @@ def test_a_function_without_msix() -> None:
     config = ConfigSpace(Type0Header(1, 2, 3, 4, 5, bars={0: Bar(4096)}), [])
     function = PciFunction(config, {0: Memory(4096)})
     assert function.irq_counts == (0, 0, 0, 1, 1)
+    function.region_write(7, COMMAND, MEMORY)
     function.region_write(0, TABLE, b"memory")
     assert function.region_read(0, TABLE, 6) == b"memory"
     function.reset("device")
