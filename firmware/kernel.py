@@ -132,11 +132,11 @@ class Kernel:
 
     def _cq_doorbell(self, event: CqDoorbell) -> None:
         hca = self.hca
-        cq = hca.cqs.get(event.cqn & 0xFFFFFF)
+        cq = hca.cqs.get(event.cqn)
         if cq is None or cq.uar != event.uar or hca.uars.get(event.uar) is None:
             hca.count["cq_doorbell_unknown"] += 1
             return
-        cq_doorbell(hca, cq, event.sn_cmd_ci)
+        cq_doorbell(hca, cq, event.consumer_index, event.solicited)
 
     def _eq_doorbell(self, event: EqDoorbell) -> None:
         hca = self.hca

@@ -357,7 +357,7 @@ def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
     cq.producer = index + 1
 
 
-def cq_doorbell(hca: Hca, cq: Cq, sn_cmd_ci: int) -> None:
+def cq_doorbell(hca: Hca, cq: Cq, consumer_index: int, solicited: bool) -> None:
     """Arm doorbell: fires at once if there is a matching CQE that neither the host nor an event of this queue knows of.
 
     The host knows those in front of the index that it gives; an event knows those that were there when it was sent, and
@@ -366,12 +366,12 @@ def cq_doorbell(hca: Hca, cq: Cq, sn_cmd_ci: int) -> None:
     Every index is one behind the producer, however far: software that polls a queue itself may always arm with the
     index of a library that never moves, and an arm that were ignored would be a wake-up that never comes.
     """
-    consumer = cq.producer - ((cq.producer - sn_cmd_ci) & 0xFFFFFF)
+    consumer = cq.producer - ((cq.producer - consumer_index) & 0xFFFFFF)
     if consumer > cq.consumer:
         cq.consumer = consumer
     # A request for the next completion is not narrowed to solicited ones; it may be widened (C11-31, C11-32).
     if cq.arm_state != CQ_ARMED:
-        cq.arm_state = CQ_ARMED_SOLICITED if sn_cmd_ci & 1 << 24 else CQ_ARMED
+        cq.arm_state = CQ_ARMED_SOLICITED if solicited else CQ_ARMED
     last = cq.producer - 1 if cq.arm_state == CQ_ARMED else cq.last_solicited
     if last >= max(consumer, cq.notified):
         _fire(hca, cq)

@@ -14,7 +14,6 @@ from vhca.hw.memory import FlatMemory
 RECORD = 0x1000
 CQES = 0x10000
 EQES = 0x40000
-SOLICITED_ONLY = 1 << 24
 FIRST_INDICES = st.sampled_from([0, 5, (1 << 23) - 3, (1 << 24) - 3, (1 << 24) + 7, (3 << 24) - 1])
 
 
@@ -67,7 +66,7 @@ class Consumer:
 
     def arm(self) -> None:
         index = self.first if self.stuck_index else self.polled
-        cq_doorbell(self.hca, self.cq, index & 0xFFFFFF | (SOLICITED_ONLY if self.solicited_only else 0))
+        cq_doorbell(self.hca, self.cq, index & 0xFFFFFF, self.solicited_only)
         self.has_armed = True
 
     def poll(self) -> None:

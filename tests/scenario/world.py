@@ -164,8 +164,7 @@ class CompletionQueue:
 
     def arm(self, solicited_only: bool = False) -> None:
         """Ask for an event."""
-        word = solicited_only << 24 | self.consumer & 0xFFFFFF
-        self.card.step(lambda: cq_doorbell(self.card.hca, self.cq, word))
+        self.card.step(lambda: cq_doorbell(self.card.hca, self.cq, self.consumer & 0xFFFFFF, solicited_only))
 
 
 def _decode(raw: bytes) -> Completion:

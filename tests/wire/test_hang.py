@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.remote import CONFIG_REGION, MEMORY_AND_MASTER, PCI_COMMAND
+from tests.support.remote import MEMORY_AND_MASTER, PCI_COMMAND
 from tests.wire.client import Client
+from vhca.pci.function import CONFIG_REGION
 from vhca.vfio_user import proto
 from vhca.vfio_user.proto import Command
 

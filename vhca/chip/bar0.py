@@ -10,21 +10,23 @@ from typing import Final, Protocol
 
 from vhca.chip.device_memory import DeviceMemory
 from vhca.hw.events import CqDoorbell, EqDoorbell, Event, SqDoorbell
+from vhca.wire.connectx.init_segment import (
+    SEGMENT_BYTES,
+    UAR_BLUE_FLAME,
+    UAR_CQ_ARM,
+    UAR_EQ_ARM,
+    UAR_EQ_UPDATE,
+    UAR_SQ_RECORDLESS,
+    CqArmDoorbell,
+    EqUpdateDoorbell,
+)
 
 log = logging.getLogger(__name__)
 
-INIT_SEGMENT_BYTES: Final = 0x2010
-PAGE_BYTES: Final = 4096
-
-# Offsets in a UAR page
-CQ_DOORBELL: Final = 0x20
-EQ_DOORBELL_ARM: Final = 0x40
-EQ_DOORBELL: Final = 0x48
-# Doorbells of send queues without a doorbell record
-SQ_RECORDLESS: Final = 0x600
-SQ_REGISTERS: Final = 0x800
 # Each of the four 512-byte send registers has two halves; a doorbell is at the start of a half.
 SQ_HALF_MASK: Final = 0xFF
+_CQ_ARM: Final = CqArmDoorbell.unpacker("cmd", "ci", "cqn")
+_EQ_UPDATE: Final = EqUpdateDoorbell.unpacker("eqn", "ci")
 
 
 class Segment(Protocol):
@@ -60,7 +62,7 @@ class Bar0:
 
     def read(self, offset: int, count: int) -> bytes:
         """Registers of the init segment; doorbell pages read as zero."""
-        if offset < INIT_SEGMENT_BYTES:
+        if offset < SEGMENT_BYTES:
             return self._segment.read(offset, count)
         if offset >= self._device_memory_start:
             return self._device_memory.read(offset, count)
@@ -69,7 +71,7 @@ class Bar0:
 
     def write(self, offset: int, data: bytes) -> None:
         """A register or doorbell write of any size."""
-        if offset < INIT_SEGMENT_BYTES:
+        if offset < SEGMENT_BYTES:
             self._segment.write(offset, data)
             return
         if offset >= self._device_memory_start:
@@ -80,15 +82,15 @@ class Bar0:
         size = len(data)
         if uar < self._first_uar:
             self.ignored_writes += 1
-        elif inner >= SQ_REGISTERS:
+        elif inner >= UAR_BLUE_FLAME:
             self._wide(offset, inner & SQ_HALF_MASK, uar, data, self._ring_sq)
-        elif CQ_DOORBELL <= inner < CQ_DOORBELL + 8:
-            self._wide(offset, inner - CQ_DOORBELL, uar, data, self._ring_cq)
-        elif inner in (EQ_DOORBELL_ARM, EQ_DOORBELL) and size >= 4:
-            value = int.from_bytes(data[:4], "big")
-            self._emit(EqDoorbell(uar, value >> 24, value & 0xFFFFFF, inner == EQ_DOORBELL_ARM))
-        elif SQ_RECORDLESS <= inner < SQ_RECORDLESS + 8:
-            self._wide(offset, inner - SQ_RECORDLESS, uar, data, self._ring_sq)
+        elif UAR_CQ_ARM <= inner < UAR_CQ_ARM + 8:
+            self._wide(offset, inner - UAR_CQ_ARM, uar, data, self._ring_cq)
+        elif inner in (UAR_EQ_ARM, UAR_EQ_UPDATE) and size >= 4:
+            eqn, consumer = _EQ_UPDATE(data)
+            self._emit(EqDoorbell(uar, eqn, consumer, inner == UAR_EQ_ARM))
+        elif UAR_SQ_RECORDLESS <= inner < UAR_SQ_RECORDLESS + 8:
+            self._wide(offset, inner - UAR_SQ_RECORDLESS, uar, data, self._ring_sq)
         else:
             self.ignored_writes += 1
 
@@ -112,4 +114,5 @@ class Bar0:
         self._emit(SqDoorbell(uar, int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")))
 
     def _ring_cq(self, uar: int, data: bytes) -> None:
-        self._emit(CqDoorbell(uar, int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")))
+        command, consumer, cqn = _CQ_ARM(data)
+        self._emit(CqDoorbell(uar, cqn, consumer, bool(command)))

@@ -17,23 +17,24 @@ from typing import Final, Protocol
 from vhca.chip.bar0 import Bar0
 from vhca.chip.command_queue import CommandQueue, Fetch
 from vhca.chip.device_memory import DeviceMemory
-from vhca.chip.init_segment import INTERFACE_SOFTWARE_RESET, LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
+from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
 from vhca.hw.effects import (
     CommandDone,
     DeviceWrite,
     DmaWrite,
     Effects,
     EntryWrite,
+    HealthSet,
     LinkControl,
     Loopback,
     RaiseIrq,
-    RegisterSet,
     Transmit,
 )
 from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, PacketIn, Reset
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, TraceSink
 from vhca.hw.memory import DmaError, Memory
 from vhca.sim.clock import Clock
+from vhca.wire.connectx.init_segment import HealthSyndrome, NicInterface
 from vhca.wire.packet import Packet
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,6 @@ INBOX_PACKETS: Final = 512
 WAITING_ACCESSES: Final = 256
 # What a card's objects may take if nobody says otherwise.
 MEMORY_LIMIT_BYTES: Final = 1 << 30
-SYNDROME_ASSERT = 0x1
-RECOVERY_REQUIRED = 0x80
 
 
 class Cable(Protocol):
@@ -342,8 +341,8 @@ class Board:
                     self._device_memory.ram.write(store.offset, store.data)
                 elif kind is LinkControl:
                     self._control_link(effect)  # type: ignore[arg-type]
-                elif kind is RegisterSet:
-                    self.segment.set_register(effect.name, effect.value)  # type: ignore[union-attr]
+                elif kind is HealthSet:
+                    self.segment.set_health(**{effect.field: effect.value})  # type: ignore[union-attr]
             except DmaError as error:
                 self.count["dma_write_errors"] += 1
                 self._trace("dma_error", {"why": str(error)})
@@ -367,7 +366,7 @@ class Board:
 
     def _interface_written(self, state: int) -> None:
         """The driver's health recovery resets a card whose firmware asks for it; the rest is the firmware's to know."""
-        if state == INTERFACE_SOFTWARE_RESET:
+        if state == NicInterface.SW_RESET:
             self.reset("software")
         else:
             self.event(InterfaceChange(state))
@@ -410,6 +409,5 @@ class Board:
         log.exception("the firmware of %s failed; the card is stopped. Last trace lines:", self.name)
         for line in list(self.ring)[-40:]:
             log.error("  %s", line)
-        self.segment.set_register("health_synd", SYNDROME_ASSERT)
-        self.segment.set_register("health_rfr_severity", RECOVERY_REQUIRED)
+        self.segment.set_health(synd=HealthSyndrome.FIRMWARE_ERROR, rfr=1)
         self.segment.freeze()

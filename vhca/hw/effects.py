@@ -78,12 +78,12 @@ class CommandDone:
 
 
 @dataclass(slots=True)
-class RegisterSet:
-    """Set the init segment register `name` (see :mod:`vhca.wire.connectx.init_segment`) to `value`."""
+class HealthSet:
+    """Set a field of the init segment's health buffer (:class:`vhca.wire.connectx.init_segment.HealthBuffer`)."""
 
-    name: str
+    field: str
     value: int
 
 
-Effect = DmaWrite | DeviceWrite | EntryWrite | Transmit | Loopback | LinkControl | RaiseIrq | CommandDone | RegisterSet
+Effect = DmaWrite | DeviceWrite | EntryWrite | Transmit | Loopback | LinkControl | RaiseIrq | CommandDone | HealthSet
 Effects = list[Effect]

@@ -43,11 +43,15 @@ class SqDoorbell:
 
 @dataclass(slots=True)
 class CqDoorbell:
-    """CQ arm doorbell in UAR page `uar`: first dword (sn, cmd, ci) and CQ number."""
+    """CQ arm doorbell in UAR page `uar`: the host has seen completions up to `consumer_index` (24 bits).
+
+    `solicited`: the next solicited one is asked for, not just the next.
+    """
 
     uar: int
-    sn_cmd_ci: int
     cqn: int
+    consumer_index: int
+    solicited: bool
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ def test_doorbells_in_one_store() -> None:
     assert events == [
         SqDoorbell(16, 0x10A, 0x4102),
         SqDoorbell(16, 0x20A, 0x4102),
-        CqDoorbell(16, 0x11000007, 0x10),
+        CqDoorbell(16, 0x10, 7, True),
         EqDoorbell(16, 3, 5, True),
         EqDoorbell(16, 3, 6, False),
     ]

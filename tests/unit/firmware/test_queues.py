@@ -92,7 +92,7 @@ def test_an_overrun_kills_the_queue_and_is_reported(hca: Hca) -> None:
 
 def test_an_armed_queue_fires_once_and_again_after_arming(hca: Hca) -> None:
     cq = make_cq(hca, 4)
-    cq_doorbell(hca, cq, 0)
+    cq_doorbell(hca, cq, 0, False)
     assert effects(hca) == []
     complete(hca, cq)
     kinds = [type(effect) for effect in effects(hca)]
@@ -100,19 +100,19 @@ def test_an_armed_queue_fires_once_and_again_after_arming(hca: Hca) -> None:
     complete(hca, cq)
     assert [type(effect) for effect in effects(hca)] == [EntryWrite]
     # armed while one is unread: at once
-    cq_doorbell(hca, cq, 1)
+    cq_doorbell(hca, cq, 1, False)
     assert len(effects(hca)) == 1
 
 
 def test_solicited_only_waits_for_one(hca: Hca) -> None:
     cq = make_cq(hca, 4)
-    cq_doorbell(hca, cq, 1 << 24)
+    cq_doorbell(hca, cq, 0, True)
     complete(hca, cq)
     assert len(effects(hca)) == 1
     complete(hca, cq, solicited=True)
     assert len(effects(hca)) == 3
     # re-armed behind the solicited one: quiet
-    cq_doorbell(hca, cq, 1 << 24 | 2)
+    cq_doorbell(hca, cq, 2, True)
     assert effects(hca) == []
 
 
@@ -121,32 +121,31 @@ def test_solicited_only_waits_for_one(hca: Hca) -> None:
 def test_an_arm_with_an_index_behind_fires_at_once_for_what_is_new(hca: Hca, solicited: bool, behind: int) -> None:
     # Software that polls by itself arms with an index that never moves: a queue's length behind, and much further.
     cq = make_cq(hca)
-    arm = solicited << 24
     for producer in range(1, 40):
         hca.memory.write(RECORD, (cq.producer & 0xFFFFFF).to_bytes(4, "big"))
         assert complete(hca, cq, solicited)
         effects(hca)
         eq_doorbell(hca, cq.eq, cq.eq.producer, arm=True)
-        cq_doorbell(hca, cq, arm | max(producer - behind, 0))
+        cq_doorbell(hca, cq, max(producer - behind, 0), solicited)
         assert [type(effect) for effect in effects(hca)] == [EntryWrite, RaiseIrq]
     # The number goes round at 2**24.
     cq.producer = cq.consumer = (1 << 24) + 2
     cq.last_solicited = 1 << 24
-    cq_doorbell(hca, cq, arm | 2)
+    cq_doorbell(hca, cq, 2, solicited)
     assert effects(hca) == []
     cq.arm_state = CQ_FIRED
-    cq_doorbell(hca, cq, arm | 0xFFFFFF)
+    cq_doorbell(hca, cq, 0xFFFFFF, solicited)
     assert effects(hca)
 
 
 def test_an_arm_ahead_of_the_producer_reports_what_is_there_only(hca: Hca) -> None:
     cq = make_cq(hca)
-    cq_doorbell(hca, cq, 7)
+    cq_doorbell(hca, cq, 7, False)
     assert effects(hca) == []
     complete(hca, cq)
     assert len(effects(hca)) == 3
     # No solicited one has ever come.
-    cq_doorbell(hca, cq, 1 << 24 | 7)
+    cq_doorbell(hca, cq, 7, True)
     assert effects(hca) == []
     complete(hca, cq, solicited=True)
     assert len(effects(hca)) == 2
@@ -154,26 +153,26 @@ def test_an_arm_ahead_of_the_producer_reports_what_is_there_only(hca: Hca) -> No
 
 def test_an_arm_between_an_event_and_the_poll_is_quiet_but_nothing_newer_is_missed(hca: Hca) -> None:
     cq = make_cq(hca, 4)
-    cq_doorbell(hca, cq, 0)
+    cq_doorbell(hca, cq, 0, False)
     complete(hca, cq)
     effects(hca)
     # the event told of it; the host arms first and polls then, as perftest does
-    cq_doorbell(hca, cq, 0)
+    cq_doorbell(hca, cq, 0, False)
     assert effects(hca) == []
     complete(hca, cq)
     assert len(effects(hca)) == 2
     # one more comes before the arm: no event has told of it
     complete(hca, cq)
     effects(hca)
-    cq_doorbell(hca, cq, 0)
+    cq_doorbell(hca, cq, 0, False)
     assert len(effects(hca)) == 1
 
 
 def test_a_request_for_any_completion_is_not_narrowed_to_solicited_ones(hca: Hca) -> None:
     """C11-31."""
     cq = make_cq(hca, 4)
-    cq_doorbell(hca, cq, 0)
-    cq_doorbell(hca, cq, 1 << 24)
+    cq_doorbell(hca, cq, 0, False)
+    cq_doorbell(hca, cq, 0, True)
     complete(hca, cq)
     assert len(effects(hca)) == 3
 
@@ -181,12 +180,12 @@ def test_a_request_for_any_completion_is_not_narrowed_to_solicited_ones(hca: Hca
 def test_an_event_that_found_no_room_has_told_of_nothing(hca: Hca) -> None:
     cq = make_cq(hca, 4)
     cq.eq.producer = 16
-    cq_doorbell(hca, cq, 0)
+    cq_doorbell(hca, cq, 0, False)
     complete(hca, cq)
     assert cq.eq.dropped == 1
     eq_doorbell(hca, cq.eq, 16, arm=True)
     effects(hca)
-    cq_doorbell(hca, cq, 0)
+    cq_doorbell(hca, cq, 0, False)
     assert [type(effect) for effect in effects(hca)] == [EntryWrite, RaiseIrq]
 
 
@@ -200,7 +199,7 @@ def test_eq_doorbell_beyond_the_producer_is_ignored(hca: Hca) -> None:
 def test_a_full_event_queue_drops_and_counts(hca: Hca) -> None:
     cq = make_cq(hca, 6)
     for index in range(20):
-        cq_doorbell(hca, cq, index)
+        cq_doorbell(hca, cq, index, False)
         complete(hca, cq)
     assert cq.eq.dropped == 4
     assert hca.count["eq_overrun"] == 4
@@ -269,7 +268,7 @@ def events_of(hca: Hca) -> int:
 def moderated(hca: Hca, count: int, period_us: int) -> Cq:
     cq = make_cq(hca, 6)
     cq.max_count, cq.period_us = count, period_us
-    cq_doorbell(hca, cq, 0)
+    cq_doorbell(hca, cq, 0, False)
     return cq
 
 
@@ -292,7 +291,7 @@ def test_moderation_waits_no_longer_than_the_period(hca: Hca) -> None:
     hca.timers.run(100_000)
     assert events_of(hca) == 1
     # The next event counts anew.
-    cq_doorbell(hca, cq, 2)
+    cq_doorbell(hca, cq, 2, False)
     for expected in (0, 0, 1):
         complete(hca, cq)
         assert events_of(hca) == expected
@@ -314,7 +313,7 @@ def test_an_event_that_is_held_back_ends_with_its_queue_or_its_arming(hca: Hca) 
     # Armed again behind an unread completion: at once, and only once.
     complete(hca, cq)
     effects(hca)
-    cq_doorbell(hca, cq, 0)
+    cq_doorbell(hca, cq, 0, False)
     assert events_of(hca) == 1
     hca.timers.run(2_000_000)
     assert events_of(hca) == 0

@@ -1,10 +1,11 @@
 """The initialization segment: the registers at the start of BAR 0, and the doorbells of a UAR page.
 
-All registers are big-endian. They are data (name, offset, width, access), so that one generic register file can
-serve them; the constants behind the table give the bits inside.
+All registers are big-endian. They are data (name, offset, width, access): ``vhca.chip.init_segment`` serves what stands
+here; the layouts and constants behind the table give the bits inside.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Literal
 
 from vhca.layout import Layout, bits, u8, u16, u32
@@ -34,14 +35,7 @@ REGISTERS: Final = (
     _register("cmdq_addr_l_sz", 0x014, "rw", 0xFFFFF700),
     _register("cmd_dbell", 0x018, "wo", 0xFFFFFFFF),
     _register("initializing", 0x1FC),
-    *(_register(f"health_assert_var{index}", 0x200 + 4 * index) for index in range(6)),
-    _register("health_assert_exit_ptr", 0x220),
-    _register("health_assert_callra", 0x224),
-    _register("health_time", 0x22C),
-    _register("health_fw_ver", 0x230),
-    _register("health_hw_id", 0x234),
-    _register("health_flags", 0x238),
-    _register("health_syndrome", 0x23C),
+    _register("health_buffer", 0x200, width=64),
     _register("no_dram_nic_offset", 0x240),
     _register("cmd_exec_to", 0xFF8),
     _register("cmd_q_init_to", 0xFFC),
@@ -58,31 +52,30 @@ REGISTERS: Final = (
 
 BY_NAME: Final = {register.name: register for register in REGISTERS}
 BY_OFFSET: Final = {register.offset: register for register in REGISTERS}
+SEGMENT_BYTES: Final = max(register.offset + register.width for register in REGISTERS)
 
 CMDIF_REV: Final = 5
 """Command interface revision that the drivers speak (``cmdif_rev_fw_sub`` [31:16])."""
 
-INITIALIZING: Final = 1 << 31
 FW_RESET_SUPPORTED: Final = 1 << 30
-EMBEDDED_CPU: Final = 1 << 23
-"""Bits of ``initializing``."""
+"""Bit of ``initializing``: the driver may ask for a reset by writing NIC interface state ``SW_RESET``."""
 
-NIC_INTERFACE_SHIFT: Final = 8
-NIC_INTERFACE_MASK: Final = 0x7
-"""Position of the NIC interface state in ``cmdq_addr_l_sz``."""
 
-NIC_FULL_DRIVER: Final = 0
-NIC_DISABLED: Final = 1
-NIC_NO_DRAM: Final = 2
-NIC_SW_RESET: Final = 7
-"""NIC interface states."""
+class NicInterface(IntEnum):
+    """What the driver says of itself in ``cmdq_addr_l_sz``."""
 
-UAR_PAGE_SIZE: Final = 4096
+    FULL_DRIVER = 0
+    DISABLED = 1
+    SW_RESET = 7
+
+
 UAR_CQ_ARM: Final = 0x20
 UAR_EQ_ARM: Final = 0x40
 UAR_EQ_UPDATE: Final = 0x48
+UAR_SQ_RECORDLESS: Final = 0x600
 UAR_BLUE_FLAME: Final = 0x800
-"""Offsets of the doorbells in a UAR page; from ``UAR_BLUE_FLAME`` to the end of the page are SQ doorbells."""
+"""Offsets of the doorbells in a UAR page; at ``UAR_SQ_RECORDLESS`` that of send queues without a doorbell record, from
+``UAR_BLUE_FLAME`` to the end of the page those of all send queues."""
 
 
 class CmdqAddrLow(Layout, size=4):
@@ -117,6 +110,12 @@ class HealthBuffer(Layout, size=64):
     ext_synd: int = u16(0x03E)
 
 
+class HealthSyndrome(IntEnum):
+    """``synd`` of the health buffer, as far as this card has reasons for one."""
+
+    FIRMWARE_ERROR = 1
+
+
 class CqArmDoorbell(Layout, size=8):
     """Write to ``UAR_CQ_ARM``; ``cmd`` is 0 for the next completion, 1 for the next solicited one."""
 
@@ -126,7 +125,7 @@ class CqArmDoorbell(Layout, size=8):
     cqn: int = bits(0x004, 23, 0)
 
 
-class EqDoorbell(Layout, size=4):
+class EqUpdateDoorbell(Layout, size=4):
     """Write to ``UAR_EQ_ARM`` or ``UAR_EQ_UPDATE``."""
 
     eqn: int = bits(0x000, 31, 24)
