@@ -6,13 +6,13 @@ What an agent changes is announced to the driver as port change events.
 
 from typing import Final
 
-from firmware.hca import Hca
 from firmware.mads.packets import reply_packet, trap_packet
 from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
+from firmware.model.hca import Hca
+from firmware.model.timers import Timer, TimerHeap
 from firmware.port import Port
 from firmware.queues import post_event
-from firmware.timers import Timer, TimerHeap
 from firmware.transport.port import pkeys_match, transmit
 from vhca.hw.effects import LinkControl
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
@@ -34,8 +34,7 @@ class Agents:
         self._hca = hca
         # Port timers outlive a reset of the card.
         self.timers = TimerHeap()
-        hca.sma = self.smp_in
-        hca.unattended = self.unattended
+        hca.management = self
         self._power_on()
 
     def _power_on(self) -> None:
@@ -54,10 +53,10 @@ class Agents:
     def _falling_timer(self, port: Port) -> Timer:
         return Timer(lambda now_ns: self._bounce_link(port))
 
-    def local_mad(self, port: Port, mad: bytes, ignore_mkey: bool) -> bytes | None:
+    def local_mad(self, number: int, mad: bytes, ignore_mkey: bool) -> bytes | None:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
         if mad[1] in _SMP_CLASSES:
-            reply, events = self._sma.handle(port.number, mad, ignore_mkey, self._hca.now_ns)
+            reply, events = self._sma.handle(number, mad, ignore_mkey, self._hca.now_ns)
             self._refresh()
             self._announce(events)
             return reply
@@ -117,8 +116,9 @@ class Agents:
             self._refresh()
             self._announce(events)
 
-    def set_admin_state(self, port: Port, up: bool) -> None:
+    def set_admin_state(self, number: int, up: bool) -> None:
         """The host wants the link up or down."""
+        port = self.ports[number]
         if up != port.admin_up:
             port.admin_up = up
             if up:
@@ -163,11 +163,11 @@ class Agents:
         if port.admin_up and not port.managed.disabled and self._training[port.number].deadline_ns is None:
             self._hca.out.append(LinkControl(port.number, True))
 
-    def set_capability_mask(self, port: Port, mask: int) -> None:
+    def set_capability_mask(self, number: int, mask: int) -> None:
         """The host changed what its management software can do."""
-        trap = self._sma.set_capability_mask(port.number, mask)
+        trap = self._sma.set_capability_mask(number, mask)
         if trap is not None:
-            transmit(self._hca, port.number, trap_packet(port.managed, trap))
+            transmit(self._hca, number, trap_packet(self.ports[number].managed, trap))
 
     def set_node_description(self, text: bytes) -> None:
         """The host renamed the node."""

@@ -12,7 +12,7 @@ from operator import itemgetter
 from struct import Struct, iter_unpack
 from typing import Final, NamedTuple
 
-from firmware.objects import REPEAT_BLOCK, Mkey
+from firmware.model.objects import REPEAT_BLOCK, Mkey
 from vhca.wire.connectx.mkey import Ksm
 
 # The least entity of a KSM list, as a card has it that announces no log_min_mkey_entity_size.

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from firmware import commands
 from firmware.agents import Agents
-from firmware.hca import EVENT_COMMAND, Hca
-from firmware.queues import RecordlessSendQueue, cq_doorbell, eq_doorbell, post_event
+from firmware.model.hca import EVENT_COMMAND, Hca
+from firmware.model.rings import RecordlessSendQueue
+from firmware.queues import cq_doorbell, eq_doorbell, post_event
 from firmware.transport.engine import packet_in, ring, turn
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
@@ -30,7 +31,7 @@ class Kernel:
 
     def __init__(self, hardware: Hardware) -> None:
         self.hca = Hca(hardware)
-        self.hca.agents = Agents(self.hca)
+        self.agents = Agents(self.hca)
 
     def handle(self, event: Event, now_ns: int, out: Effects) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""
@@ -40,7 +41,7 @@ class Kernel:
         kind = type(event)
         if kind is PacketIn:
             if not event.turned:  # type: ignore[union-attr]
-                hca.agents.count_received(event.port, event.packet)  # type: ignore[union-attr]
+                self.agents.count_received(event.port, event.packet)  # type: ignore[union-attr]
             packet_in(hca, event.port, event.packet)  # type: ignore[union-attr]
         elif kind is SqDoorbell:
             self._sq_doorbell(event)  # type: ignore[arg-type]
@@ -51,19 +52,19 @@ class Kernel:
         elif kind is CommandPosted:
             self._command(event)  # type: ignore[arg-type]
         elif kind is LinkChange:
-            hca.agents.link_change(event.port, event.up)  # type: ignore[union-attr]
+            self.agents.link_change(event.port, event.up)  # type: ignore[union-attr]
         elif kind is InterfaceChange:
             hca.note("interface", state=event.state)  # type: ignore[union-attr]
         elif kind is Reset:
             hca.note("reset", reason=event.reason)  # type: ignore[union-attr]
             hca.reset_state()
-            hca.agents.reset(event.reason)  # type: ignore[union-attr]
+            self.agents.reset(event.reason)  # type: ignore[union-attr]
         self._finish()
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.hw.hardware.Firmware`."""
         mine = self.hca.timers.next_deadline()
-        ports = self.hca.agents.timers.next_deadline()
+        ports = self.agents.timers.next_deadline()
         return mine if ports is None else ports if mine is None else min(mine, ports)
 
     def on_timer(self, now_ns: int, out: Effects) -> None:
@@ -72,7 +73,7 @@ class Kernel:
         hca.now_ns = now_ns
         hca.out = out
         hca.timers.run(now_ns, TIMERS_PER_STEP)
-        hca.agents.timers.run(now_ns)
+        self.agents.timers.run(now_ns)
         self._finish()
 
     def waiting(self) -> bool:
@@ -151,7 +152,7 @@ class Kernel:
         hca = self.hca
         for effect in hca.out:
             if type(effect) is Transmit:
-                hca.agents.count_sent(effect.port, effect.packet)
+                self.agents.count_sent(effect.port, effect.packet)
         while hca.loopback:
             port, packet = hca.loopback.popleft()
             hca.out.append(Loopback(port, packet))

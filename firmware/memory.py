@@ -7,10 +7,11 @@ operation. A length of 0 needs no key (volume 1, 10.6.7.2). All failures raise :
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware.entries import EntryError, walk_klms, walk_ksms
-from firmware.objects import (
+from firmware.model.hca import Hca
+from firmware.model.objects import (
     ANY_QPN,
     LOCAL_READ,
     LOCAL_WRITE,
@@ -21,14 +22,11 @@ from firmware.objects import (
     MODE_PA,
     Mkey,
 )
-from firmware.pages import contiguous, page_at, pages_of
+from firmware.model.pages import contiguous, page_at, pages_of
+from firmware.model.qp import Qp
+from firmware.model.rings import Sge
 from vhca.hw.effects import DeviceWrite, DmaWrite
 from vhca.hw.memory import DmaError
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
-    from firmware.queues import Sge
-    from firmware.transport.qp import Qp
 
 # Kinds of access error: they decide syndrome or NAK.
 PROTECTION: Final = 0
@@ -92,7 +90,7 @@ class Crowded(AccessError):
         self.covered = covered
 
 
-def find_key(hca: "Hca", pd: int, qpn: int, key: int, va: int, length: int, right: int) -> Mkey:
+def find_key(hca: Hca, pd: int, qpn: int, key: int, va: int, length: int, right: int) -> Mkey:
     """The key, if it grants all of `right` on `length` > 0 bytes at `va` to queue pair `qpn` of domain `pd`.
 
     `pd` is ANY_PD for the card's own registration queue. Checks in the order of volume 1, 10.6.7.3.
@@ -114,7 +112,7 @@ def find_key(hca: "Hca", pd: int, qpn: int, key: int, va: int, length: int, righ
     return mkey
 
 
-def translate(hca: "Hca", mkey: Mkey, va: int, length: int, right: int, most: int = UNLIMITED) -> list[BusSegment]:
+def translate(hca: Hca, mkey: Mkey, va: int, length: int, right: int, most: int = UNLIMITED) -> list[BusSegment]:
     """Bus segments of `length` > 0 bytes at `va` of a region that was found by :func:`find_key`.
 
     `right` is what a nested key must grant locally (LOCAL_READ or LOCAL_WRITE). Entries of indirect keys are walked
@@ -148,9 +146,7 @@ def _plain(mkey: Mkey, va: int, length: int, right: int) -> list[BusSegment]:
     return _translate_pages(mkey, va, length, right)
 
 
-def _walk(
-    hca: "Hca", mkey: Mkey, va: int, length: int, right: int, out: list[BusSegment], most: int, depth: int
-) -> None:
+def _walk(hca: Hca, mkey: Mkey, va: int, length: int, right: int, out: list[BusSegment], most: int, depth: int) -> None:
     """Append the segments of an indirect key's range; Crowded as soon as there are more than `most`."""
     if depth >= MAX_DEPTH:
         raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
@@ -250,7 +246,7 @@ def _most_pieces(length: int) -> int:
     return FEW_PIECES + length // SMALL_PIECE_BYTES
 
 
-def read_segments(hca: "Hca", segments: Sequence[BusSegment]) -> bytes:
+def read_segments(hca: Hca, segments: Sequence[BusSegment]) -> bytes:
     """The bytes behind bus segments, in order."""
     try:
         if len(segments) == 1:
@@ -261,25 +257,25 @@ def read_segments(hca: "Hca", segments: Sequence[BusSegment]) -> bytes:
         raise _bus_error(hca, error) from None
 
 
-def _read(hca: "Hca", addr: int, size: int) -> bytes:
+def _read(hca: Hca, addr: int, size: int) -> bytes:
     if addr < DEVICE_SPACE:
         return hca.memory.read(addr, size)
     return hca.device_memory.read(addr - DEVICE_SPACE, size)
 
 
-def _write(hca: "Hca", addr: int, data: bytes | bytearray | memoryview) -> None:
+def _write(hca: Hca, addr: int, data: bytes | bytearray | memoryview) -> None:
     if addr < DEVICE_SPACE:
         hca.out.append(DmaWrite(addr, data))
     else:
         hca.out.append(DeviceWrite(addr - DEVICE_SPACE, data))
 
 
-def _bus_error(hca: "Hca", error: DmaError) -> AccessError:
+def _bus_error(hca: Hca, error: DmaError) -> AccessError:
     hca.count["dma_read_errors"] += 1
     return AccessError(BUS, str(error))
 
 
-def write_segments(hca: "Hca", segments: Sequence[BusSegment], data: bytes | bytearray | memoryview) -> None:
+def write_segments(hca: Hca, segments: Sequence[BusSegment], data: bytes | bytearray | memoryview) -> None:
     """Append the stores of `data` to bus segments; as many bytes as the segments hold."""
     if len(segments) == 1:
         _write(hca, segments[0][0], data)
@@ -291,12 +287,12 @@ def write_segments(hca: "Hca", segments: Sequence[BusSegment], data: bytes | byt
         at += size
 
 
-def domain_of(qp: "Qp") -> int:
+def domain_of(qp: Qp) -> int:
     """The protection domain that a queue pair's keys must have (ANY_PD for the registration queue)."""
     return ANY_PD if qp.exempt_from_pd else qp.pd
 
 
-def gather(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, length: int, most: int = UNLIMITED) -> bytes:
+def gather(hca: Hca, qp: Qp, sges: "Sequence[Sge]", offset: int, length: int, most: int = UNLIMITED) -> bytes:
     """`length` bytes from `offset` of a gather list (local read), in `most` pieces; Crowded if that is too few."""
     if len(sges) == 1:
         va, size, lkey = sges[0]
@@ -318,7 +314,7 @@ def gather(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", offset: int, length: int
 
 
 def gather_pieces(
-    hca: "Hca", qp: "Qp", pieces: "Sequence[bytes | Sge]", offset: int, length: int, most: int = UNLIMITED
+    hca: Hca, qp: Qp, pieces: "Sequence[bytes | Sge]", offset: int, length: int, most: int = UNLIMITED
 ) -> bytes:
     """`length` bytes from `offset` of a list of inline data and gather entries, in `most` pieces as :func:`gather`."""
     parts = []
@@ -345,8 +341,8 @@ def gather_pieces(
 
 
 def scatter(
-    hca: "Hca",
-    qp: "Qp",
+    hca: Hca,
+    qp: Qp,
     sges: "Sequence[Sge]",
     offset: int,
     data: bytes | memoryview,
@@ -375,13 +371,13 @@ def scatter(
     write_segments(hca, segments, data)
 
 
-def check_scatter(hca: "Hca", qp: "Qp", sges: "Sequence[Sge]", length: int, pd: int | None = None) -> None:
+def check_scatter(hca: Hca, qp: Qp, sges: "Sequence[Sge]", length: int, pd: int | None = None) -> None:
     """What :func:`scatter` of `length` bytes would check, for data that go elsewhere. Raises AccessError."""
     _resolve(hca, qp, domain_of(qp) if pd is None else pd, sges, 0, length, LOCAL_WRITE, UNLIMITED)
 
 
 def _resolve(
-    hca: "Hca", qp: "Qp", pd: int, sges: "Sequence[Sge]", offset: int, length: int, right: int, most: int
+    hca: Hca, qp: Qp, pd: int, sges: "Sequence[Sge]", offset: int, length: int, right: int, most: int
 ) -> list[BusSegment]:
     out: list[BusSegment] = []
     done = 0
@@ -408,7 +404,7 @@ def _resolve(
 
 
 def remote_check(
-    hca: "Hca", qp: "Qp", rkey: int, va: int, length: int, right: int, domain: int | None = None
+    hca: Hca, qp: Qp, rkey: int, va: int, length: int, right: int, domain: int | None = None
 ) -> Mkey | None:
     """The key of a peer's access to `length` bytes at `va`, checked; None if there is nothing to access.
 
@@ -419,7 +415,7 @@ def remote_check(
     return find_key(hca, qp.pd if domain is None else domain, qp.handle, rkey, va, length, right)
 
 
-def remote_read(hca: "Hca", mkey: Mkey, va: int, length: int, most: int = UNLIMITED) -> bytes:
+def remote_read(hca: Hca, mkey: Mkey, va: int, length: int, most: int = UNLIMITED) -> bytes:
     """Read for a peer; the range was checked by :func:`remote_check`. Crowded if that takes more than `most` pieces."""
     addr = direct(mkey, va)
     if addr >= 0:
@@ -430,7 +426,7 @@ def remote_read(hca: "Hca", mkey: Mkey, va: int, length: int, most: int = UNLIMI
     return read_segments(hca, translate(hca, mkey, va, length, LOCAL_READ, most))
 
 
-def remote_write(hca: "Hca", mkey: Mkey, va: int, data: bytes | memoryview, most: int = UNLIMITED) -> None:
+def remote_write(hca: Hca, mkey: Mkey, va: int, data: bytes | memoryview, most: int = UNLIMITED) -> None:
     """Append the stores for a peer; the range was checked by :func:`remote_check`. Crowded as :func:`remote_read`."""
     addr = direct(mkey, va)
     if addr >= 0:

@@ -6,17 +6,15 @@ Every request ends by exactly one call of its `resume`, in the step of the host'
 and whoever asked is still there.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from firmware.budget import PAGE_REQUEST_BYTES
 from firmware.memory import PageFault
-from firmware.objects import PageRequest, Resume, nobody
+from firmware.model.budget import PAGE_REQUEST_BYTES
+from firmware.model.hca import Hca
+from firmware.model.objects import PageRequest, Resume, nobody
+from firmware.model.timers import Timer
 from firmware.queues import post_event
-from firmware.timers import Timer
 from vhca.wire.connectx.eqe import EventType, MemoryFaultData, PageFaultSubtype
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 LOG_PAGE: Final = 12
 MAX_OUTSTANDING: Final = 1024
@@ -43,7 +41,7 @@ _event = MemoryFaultData.packer(
 )
 
 
-def request(hca: "Hca", fault: PageFault, ahead_bytes: int, resume: Resume) -> PageRequest | None:
+def request(hca: Hca, fault: PageFault, ahead_bytes: int, resume: Resume) -> PageRequest | None:
     """Ask for the pages of `fault`, and for up to `ahead_bytes` behind them; None if no event queue takes faults."""
     if not any(eq.event_mask >> EVENT_PAGE_FAULT & 1 for eq in hca.eqs):
         return None
@@ -84,7 +82,7 @@ def _end(wanted: PageRequest, good: bool) -> None:
     resume(good)
 
 
-def answered(hca: "Hca", token: int, good: bool) -> bool:
+def answered(hca: Hca, token: int, good: bool) -> bool:
     """The host answered the request with this token; False if there is none."""
     faults = hca.page_faults
     done = faults.outstanding.pop(token, None)
@@ -106,7 +104,7 @@ def answered(hca: "Hca", token: int, good: bool) -> bool:
     return True
 
 
-def _is_doubtful(hca: "Hca", refused: PageRequest, place: tuple[int, int]) -> bool:
+def _is_doubtful(hca: Hca, refused: PageRequest, place: tuple[int, int]) -> bool:
     """Is a refusal not to be believed yet? If so, whoever waits tries again after a while."""
     faults = hca.page_faults
     now = hca.now_ns
@@ -126,7 +124,7 @@ def _is_doubtful(hca: "Hca", refused: PageRequest, place: tuple[int, int]) -> bo
     return True
 
 
-def _post(hca: "Hca", wanted: PageRequest) -> None:
+def _post(hca: Hca, wanted: PageRequest) -> None:
     faults = hca.page_faults
     faults.last_token = token = (faults.last_token + 1) & TOKEN_MASK
     faults.outstanding[token] = wanted

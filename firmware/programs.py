@@ -6,19 +6,16 @@ here: these are the rules that are about the sender, not about the command. Comm
 carry the same number, and must pass.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from firmware.model.hca import Hca
+from firmware.model.objects import HcaObject
 from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.devx import CAP_RAW_TX
 from vhca.wire.connectx.qpc import Qpc, ServiceType
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
-    from firmware.objects import HcaObject
 
 # The kernel in its role of sharing out: objects of this user (event queues, counters) are everybody's.
 SHARED_UID: Final = 0xFFFF
-# uctx.cap: the program may send what it likes, as far as the kernel is concerned (CAP_NET_RAW).
-CAP_RAW_TX: Final = 1 << 0
 # The high bit makes a Q_Key a privileged one (10.2.5).
 PRIVILEGED_QKEY: Final = 1 << 31
 
@@ -92,12 +89,12 @@ def is_program(uid: int) -> bool:
     return uid not in (0, SHARED_UID)
 
 
-def may_name(uid: int, obj: "HcaObject") -> bool:
+def may_name(uid: int, obj: HcaObject) -> bool:
     """May a command of this user name this object? A program its own and what the kernel shares, the kernel all."""
     return not is_program(uid) or obj.uid in (uid, SHARED_UID)
 
 
-def refused_command(hca: "Hca", opcode: int, uid: int) -> str:
+def refused_command(hca: Hca, opcode: int, uid: int) -> str:
     """Why a user context may not send this command, or an empty string."""
     if not is_program(uid):
         return ""
@@ -122,7 +119,7 @@ def refused_queue_pair(uid: int, context: Qpc) -> str:
     return ""
 
 
-def may_have_qkey(hca: "Hca", uid: int, q_key: int) -> bool:
+def may_have_qkey(hca: Hca, uid: int, q_key: int) -> bool:
     """May a queue pair of this user context have this Q_Key? A privileged one is for those who may send anything."""
     if not q_key & PRIVILEGED_QKEY or not is_program(uid):
         return True

@@ -8,13 +8,13 @@ meet it. A WQE is copied out of guest memory once; what is checked is what is us
 import struct
 from typing import Final
 
-from firmware.hca import Hca
-from firmware.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, Cq, Eq, Srq
-from firmware.pages import Entries, contiguous, page_at
-from firmware.timers import Timer
-from firmware.transport.qp import ERR, INIT, RST, Qp
+from firmware.model.hca import Hca
+from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, Cq, Eq, Srq
+from firmware.model.qp import RST, Qp
+from firmware.model.rings import RecvWqe, Sge
+from firmware.model.timers import Timer
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
-from vhca.hw.memory import DmaError, Memory
+from vhca.hw.memory import DmaError
 
 EVENT_COMPLETION: Final = 0x00
 EVENT_CQ_ERROR: Final = 0x04
@@ -26,182 +26,8 @@ CQ_SYNDROME_ACCESS: Final = 2
 # A receive list ends at the stride's end or at a segment of 0 bytes with this key.
 TERMINATOR_LKEY: Final = 0x100
 
-# Send queue blocks that are copied in one go.
-PREFETCH_BLOCKS: Final = 32
-
 _BE32 = struct.Struct(">I")
 _DATA_SEGMENT = struct.Struct(">IIQ")
-
-Sge = tuple[int, int, int]
-"""Scatter or gather entry: (bus or virtual address, length in bytes, lkey)."""
-
-
-class QueueBuffer:
-    """A queue in host memory, given as a packed page list: offsets in bytes from the queue's start."""
-
-    __slots__ = ("_linear", "_log_page", "_offset", "_pages", "size_bytes")
-
-    def __init__(self, pages: Entries, log_page_bytes: int, offset_bytes: int, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self._log_page = log_page_bytes
-        self._offset = offset_bytes
-        linear = contiguous(pages, log_page_bytes)
-        self._linear = page_at(pages, 0) + offset_bytes if linear else -1
-        self._pages = b"" if linear else pages
-
-    @property
-    def list_bytes(self) -> int:
-        """Bytes of the page list that is kept."""
-        return len(self._pages)
-
-    @staticmethod
-    def pages_needed(log_page_bytes: int, offset_bytes: int, size_bytes: int) -> int:
-        """How many page list entries a queue of this shape has."""
-        return -(-(offset_bytes + size_bytes) >> log_page_bytes)
-
-    def addr(self, offset: int) -> int:
-        """Bus address of a byte; 64 aligned bytes never straddle pages, so it holds for all of them."""
-        if self._linear >= 0:
-            return self._linear + offset
-        offset += self._offset
-        return page_at(self._pages, offset >> self._log_page) + (offset & ((1 << self._log_page) - 1))
-
-    def read(self, memory: Memory, offset: int, size: int) -> bytes:
-        """Copy `size` bytes from `offset`, wrapping at the queue's end."""
-        total = self.size_bytes
-        if offset + size > total:
-            head = total - offset
-            return self.read(memory, offset, head) + self.read(memory, 0, size - head)
-        if self._linear >= 0:
-            return memory.read(self._linear + offset, size)
-        parts = []
-        while size:
-            room = (1 << self._log_page) - ((offset + self._offset) & ((1 << self._log_page) - 1))
-            part = min(room, size)
-            parts.append(memory.read(self.addr(offset), part))
-            offset += part
-            size -= part
-        return b"".join(parts)
-
-
-class SendQueue:
-    """Send queue of a QP: a ring of 64-byte basic blocks (BB); `consumer` counts executed BBs."""
-
-    __slots__ = (
-        "base", "buffer", "chunk", "chunk_end", "chunk_first", "consumer", "dbr_addr", "flush_end",
-        "log_size", "producer",
-    )  # fmt: skip
-
-    def __init__(self, buffer: QueueBuffer, base: int, log_size: int, dbr_addr: int) -> None:
-        self.buffer = buffer
-        self.base = base
-        self.log_size = log_size
-        self.dbr_addr = dbr_addr
-        self.producer = 0
-        self.consumer = 0
-        # What is posted before this index was posted before the queue's last error, and is flushed.
-        self.flush_end = 0
-        self.chunk = b""
-        self.chunk_first = 0
-        self.chunk_end = 0
-
-    def peek(self, memory: Memory) -> tuple[bytes, int]:
-        """The WQE at `consumer`: a copy of posted blocks and where in it the WQE begins; it may end inside the WQE.
-
-        Blocks are copied in runs: until it is complete, a posted WQE belongs to the card, so that early is as good.
-        """
-        index = self.consumer
-        if not self.chunk_first <= index < self.chunk_end:
-            slot = index & ((1 << self.log_size) - 1)
-            blocks = min(self.producer - index, (1 << self.log_size) - slot, PREFETCH_BLOCKS)
-            self.chunk = self.buffer.read(memory, self.base + (slot << 6), blocks << 6)
-            self.chunk_first = index
-            self.chunk_end = index + blocks
-        return self.chunk, (index - self.chunk_first) << 6
-
-    def refresh(self, memory: Memory) -> int:
-        """Read the doorbell record; return how many BBs wait. More than the ring holds is cut to the ring."""
-        posted = int.from_bytes(memory.read(self.dbr_addr + 4, 4), "big") & 0xFFFF
-        waiting = (posted - self.consumer) & 0xFFFF
-        waiting = min(waiting, 1 << self.log_size)
-        self.producer = self.consumer + waiting
-        return waiting
-
-    def read_blocks(self, memory: Memory, index: int, blocks: int) -> bytes:
-        """Copy `blocks` BBs from free running BB `index`, wrapping at the ring's end."""
-        size = 1 << self.log_size
-        index &= size - 1
-        if index + blocks <= size:
-            return self.buffer.read(memory, self.base + (index << 6), blocks << 6)
-        head = size - index
-        return self.buffer.read(memory, self.base + (index << 6), head << 6) + self.buffer.read(
-            memory, self.base, (blocks - head) << 6
-        )
-
-    def reset(self) -> None:
-        """Back to empty (2RST)."""
-        self.producer = self.consumer = self.flush_end = 0
-        self.chunk_first = self.chunk_end = 0
-
-
-class RecordlessSendQueue(SendQueue):
-    """A send queue without a doorbell record: the doorbell itself says how far the host has come."""
-
-    __slots__ = ("posted",)
-
-    def __init__(self, buffer: QueueBuffer, base: int, log_size: int) -> None:
-        super().__init__(buffer, base, log_size, 0)
-        self.posted = 0
-
-    def rung(self, opmod_idx_opcode: int, qpn_ds: int) -> None:
-        """A doorbell: index and 16-byte units of the last WQE that was posted."""
-        self.posted = (opmod_idx_opcode >> 8) + ((qpn_ds & 0x3F) + 3 >> 2) & 0xFFFF
-
-    def refresh(self, memory: Memory) -> int:
-        """Count the blocks that wait by the last doorbell. More than the ring holds is cut to the ring."""
-        waiting = min((self.posted - self.consumer) & 0xFFFF, 1 << self.log_size)
-        self.producer = self.consumer + waiting
-        return waiting
-
-    def reset(self) -> None:
-        """Back to empty (2RST)."""
-        super().reset()
-        self.posted = 0
-
-
-class RecvQueue:
-    """Receive queue of one QP: a ring of strides; `consumer` counts WQEs taken."""
-
-    __slots__ = ("buffer", "consumer", "dbr_addr", "flush_end", "log_size", "log_stride")
-
-    def __init__(self, buffer: QueueBuffer, log_size: int, log_stride: int, dbr_addr: int) -> None:
-        self.buffer = buffer
-        self.log_size = log_size
-        self.log_stride = log_stride
-        self.dbr_addr = dbr_addr
-        self.consumer = 0
-        # Receives before this index are being flushed.
-        self.flush_end = 0
-
-    def waiting(self, memory: Memory) -> int:
-        """Read the doorbell record: how many posted WQEs have not been taken."""
-        posted = int.from_bytes(memory.read(self.dbr_addr, 4), "big") & 0xFFFF
-        return min((posted - self.consumer) & 0xFFFF, 1 << self.log_size)
-
-    def reset(self) -> None:
-        """Back to empty (2RST)."""
-        self.consumer = self.flush_end = 0
-
-
-class RecvWqe:
-    """A receive that was taken: its scatter list and what its completion must name (`wqe_counter`, 16 bit)."""
-
-    __slots__ = ("segments", "srq", "wqe_counter")
-
-    def __init__(self, wqe_counter: int, segments: list[Sge], srq: Srq | None) -> None:
-        self.wqe_counter = wqe_counter
-        self.segments = segments
-        self.srq = srq
 
 
 def parse_scatter_list(raw: bytes, start: int) -> list[Sge]:
@@ -423,35 +249,3 @@ def refresh_consumer(hca: Hca, cq: Cq) -> None:
     consumer = cq.consumer + ((record - cq.consumer) & 0xFFFFFF)
     if consumer <= cq.producer:
         cq.consumer = consumer
-
-
-def can_receive(qp: Qp) -> bool:
-    """Receives may be posted and are looked at from INIT on; in ERR they are flushed."""
-    return qp.state not in (RST, ERR) and (qp.state >= INIT)
-
-
-__all__ = [
-    "CQ_SYNDROME_ACCESS",
-    "CQ_SYNDROME_OVERRUN",
-    "DmaWrite",
-    "QueueBuffer",
-    "RecordlessSendQueue",
-    "RecvQueue",
-    "RecvWqe",
-    "SendQueue",
-    "Sge",
-    "can_receive",
-    "cq_doorbell",
-    "drop_held_event",
-    "eq_doorbell",
-    "fail_cq",
-    "parse_scatter_list",
-    "post_event",
-    "refresh_consumer",
-    "shared_waiting",
-    "take_receive",
-    "take_shared_receive",
-    "write_cqe",
-    "write_cqe_entry",
-    "write_eqe",
-]

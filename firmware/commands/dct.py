@@ -3,8 +3,9 @@
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
 from firmware.commands.srq import find_srq
-from firmware.hca import Hca
-from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_RMP, Dct
+from firmware.model.dct import Dct
+from firmware.model.hca import Hca
+from firmware.model.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_RMP
 from firmware.queues import post_event
 from firmware.transport import completion, dc
 from vhca.layout import Layout

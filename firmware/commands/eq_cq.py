@@ -5,9 +5,10 @@ from typing import TypeVar
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, charge, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
-from firmware.hca import Hca
-from firmware.objects import Cq, Eq
-from firmware.queues import QueueBuffer, refresh_consumer, write_cqe_entry
+from firmware.model.hca import Hca
+from firmware.model.objects import Cq, Eq
+from firmware.model.queue_buffer import QueueBuffer
+from firmware.queues import refresh_consumer, write_cqe_entry
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status

@@ -5,9 +5,9 @@ A block of reserved QP numbers is for software that speaks to a connection manag
 
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, free
-from firmware.hca import Hca
-from firmware.objects import ReservedQpns
-from firmware.profile import GENERAL_RESERVED_QPN, LOG_RESERVED_QPNS
+from firmware.model.capabilities import GENERAL_RESERVED_QPN, LOG_RESERVED_QPNS
+from firmware.model.hca import Hca
+from firmware.model.objects import ReservedQpns
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status

@@ -1,7 +1,7 @@
 """Device life cycle: enable, interface version, pages, capabilities, init and teardown of the HCA."""
 
 from firmware.commands.registry import Command, command, refuse
-from firmware.hca import Hca
+from firmware.model.hca import Hca
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status

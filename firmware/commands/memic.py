@@ -8,9 +8,9 @@ from typing import Final
 
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate
-from firmware.hca import Hca
-from firmware.objects import Memic
-from firmware.profile import MEMIC_GRANULE_BYTES
+from firmware.model.capabilities import MEMIC_GRANULE_BYTES
+from firmware.model.hca import Hca
+from firmware.model.objects import Memic
 from vhca.hw.effects import DeviceWrite
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd

@@ -5,8 +5,8 @@ from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find
 from firmware.commands.umem import hold_umems, release_umems
 from firmware.entries import KLM_BYTES, MIN_LOG_ENTITY
-from firmware.hca import Hca
-from firmware.objects import (
+from firmware.model.hca import Hca
+from firmware.model.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,
@@ -19,7 +19,7 @@ from firmware.objects import (
     REMOTE_WRITE,
     Mkey,
 )
-from firmware.pages import ENTRY_BYTES
+from firmware.model.pages import ENTRY_BYTES
 from firmware.programs import is_program
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
@@ -153,7 +153,7 @@ def _load_translation(mkey: Mkey, tail: memoryview, octwords: int, has_rights: b
 
 
 def rights_of(context: Mkc) -> int:
-    """The access rights of a memory key context as a mask of :mod:`firmware.objects` bits."""
+    """The access rights of a memory key context as a mask of :mod:`firmware.model.objects` bits."""
     return (
         (LOCAL_READ if context.lr else 0)
         | (LOCAL_WRITE if context.lw else 0)

@@ -2,7 +2,7 @@
 
 from firmware import paging
 from firmware.commands.registry import Command, command, refuse
-from firmware.hca import Hca
+from firmware.model.hca import Hca
 from vhca.wire.connectx.cmd import Op, PageFaultResumeIn, Status
 
 

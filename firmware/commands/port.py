@@ -1,8 +1,8 @@
 """Ports: MADs of the host's management interface, virtual port contexts, counters, access registers."""
 
 from firmware.commands.registry import Command, command, refuse
-from firmware.hca import Hca
-from firmware.port import Port
+from firmware.model.hca import Hca
+from firmware.model.port import Port
 from vhca.layout import Layout
 from vhca.wire import smp
 from vhca.wire.connectx import cmd, registers
@@ -21,7 +21,7 @@ PORT_DOWN = 2
 
 def find_port(hca: Hca, number: int) -> Port:
     """The port with this number (0 stands for the only one), or refuse."""
-    port = hca.agents.ports.get(number or 1)
+    port = hca.ports.get(number or 1)
     if port is None:
         refuse(Status.BAD_PARAM, "port: this card has no such port")
     return port
@@ -34,7 +34,7 @@ def mad_ifc(hca: Hca, request: Command[cmd.MadIfcIn]) -> Layout:
     if view.plane_index:
         refuse(Status.BAD_PARAM, "plane_index: this card has no planes")
     port = find_port(hca, view.port)
-    reply = hca.agents.local_mad(port, view.mad, ignore_mkey=bool(request.op_mod & IGNORE_MKEY))
+    reply = hca.management.local_mad(port.number, view.mad, ignore_mkey=bool(request.op_mod & IGNORE_MKEY))
     if reply is None and view.mad[3] == METHOD_TRAP_REPRESS:
         # Taken; there is no response to it, and the driver looks for none.
         reply = view.mad
@@ -139,7 +139,7 @@ def _write_pcap(hca: Hca, data: bytes) -> bytes:
     view = _view(registers.PcapReg, data)
     port = find_port(hca, view.local_port)
     mask = int.from_bytes(view.port_capability_mask[:4], "big")
-    hca.agents.set_capability_mask(port, mask)
+    hca.management.set_capability_mask(port.number, mask)
     return data
 
 
@@ -154,7 +154,7 @@ def _write_paos(hca: Hca, data: bytes) -> bytes:
     if view.ase:
         if view.admin_status not in (PORT_UP, PORT_DOWN):
             refuse(Status.BAD_PARAM, "PAOS.admin_status: 1 up, 2 down")
-        hca.agents.set_admin_state(port, view.admin_status == PORT_UP)
+        hca.management.set_admin_state(port.number, view.admin_status == PORT_UP)
     return _read_paos(hca, data)
 
 
@@ -194,12 +194,12 @@ def _read_pvlc(hca: Hca, data: bytes) -> bytes:
 def _node_description(hca: Hca, data: bytes) -> bytes:
     if len(data) < 64:
         refuse(Status.BAD_INP_LEN, "register data is shorter than the register")
-    hca.agents.set_node_description(data[:64])
+    hca.management.set_node_description(data[:64])
     return data
 
 
 def _read_node_description(hca: Hca, data: bytes) -> bytes:
-    return hca.agents.node_description()
+    return hca.management.node_description()
 
 
 _REGISTERS = {

@@ -1,16 +1,13 @@
 """Queue pairs: create, the life cycle commands, query, destroy, multicast membership."""
 
-from firmware.budget import MULTICAST_GROUP_BYTES, MULTICAST_MEMBER_BYTES
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, charge, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
-from firmware.hca import Hca
-from firmware.objects import MulticastGroup, Srq
-from firmware.programs import refused_queue_pair
-from firmware.queues import RecordlessSendQueue, RecvQueue, SendQueue
-from firmware.transport import state
-from firmware.transport.completion import SCATTER_32, SCATTER_64, inline_bytes, receive_cq
-from firmware.transport.qp import (
+from firmware.model.budget import MULTICAST_GROUP_BYTES, MULTICAST_MEMBER_BYTES
+from firmware.model.hca import Hca
+from firmware.model.multicast import MulticastGroup
+from firmware.model.objects import Srq
+from firmware.model.qp import (
     ST_DCI,
     ST_QP0,
     ST_QP1,
@@ -21,6 +18,10 @@ from firmware.transport.qp import (
     ST_XRC,
     Qp,
 )
+from firmware.model.rings import RecordlessSendQueue, RecvQueue, SendQueue
+from firmware.programs import refused_queue_pair
+from firmware.transport import state
+from firmware.transport.completion import SCATTER_32, SCATTER_64, inline_bytes, receive_cq
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status

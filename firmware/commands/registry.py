@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeVar
 
-from firmware.hca import Hca
-from firmware.pages import ENTRY_BYTES
+from firmware.model.hca import Hca
+from firmware.model.pages import ENTRY_BYTES
 from firmware.programs import refused_command
 from vhca.layout import Layout
 from vhca.wire.connectx.cmd import Op, Status

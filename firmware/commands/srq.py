@@ -3,8 +3,8 @@
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
-from firmware.hca import Hca
-from firmware.objects import SRQ_RMP, SRQ_XRC, Srq
+from firmware.model.hca import Hca
+from firmware.model.objects import SRQ_RMP, SRQ_XRC, Srq
 from firmware.queues import check_limit, shared_waiting
 from vhca.hw.memory import DmaError
 from vhca.layout import Layout

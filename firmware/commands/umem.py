@@ -6,10 +6,10 @@ in a user memory object registered before.
 
 from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find, free
-from firmware.hca import Hca
-from firmware.objects import HcaObject, Umem
-from firmware.pages import ENTRY_BYTES
-from firmware.queues import QueueBuffer
+from firmware.model.hca import Hca
+from firmware.model.objects import HcaObject, Umem
+from firmware.model.pages import ENTRY_BYTES
+from firmware.model.queue_buffer import QueueBuffer
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status

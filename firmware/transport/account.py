@@ -5,17 +5,14 @@ are counted one by one, with their payload.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from firmware.budget import ANSWER_BYTES, PACKET_BYTES, WORK_REQUEST_BYTES
-from firmware.transport.qp import Qp
+from firmware.model.budget import ANSWER_BYTES, PACKET_BYTES, WORK_REQUEST_BYTES
+from firmware.model.hca import Hca
+from firmware.model.qp import Qp
 from vhca.wire.packet import Packet
 
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
-
-def settle(hca: "Hca", qp: Qp) -> None:
+def settle(hca: Hca, qp: Qp) -> None:
     """Count the work requests and answers that wait now."""
     requester = qp.requester
     waiting = len(requester.pending)
@@ -29,7 +26,7 @@ def settle(hca: "Hca", qp: Qp) -> None:
         responder.charged = waiting
 
 
-def close(hca: "Hca", qp: Qp) -> None:
+def close(hca: Hca, qp: Qp) -> None:
     """Nothing waits any more: both sides of the queue pair are about to be made anew, or to go."""
     requester, responder = qp.requester, qp.responder
     hca.budget.give(
@@ -39,7 +36,7 @@ def close(hca: "Hca", qp: Qp) -> None:
     drop_packets(hca, qp)
 
 
-def keep(hca: "Hca", packet: Packet) -> bool:
+def keep(hca: Hca, packet: Packet) -> bool:
     """Count a packet that is to wait; False if there is no memory for it."""
     if hca.budget.take(len(packet.payload) + PACKET_BYTES):
         return True
@@ -47,12 +44,12 @@ def keep(hca: "Hca", packet: Packet) -> bool:
     return False
 
 
-def release(hca: "Hca", packets: Iterable[Packet]) -> None:
+def release(hca: Hca, packets: Iterable[Packet]) -> None:
     """These packets wait no more."""
     hca.budget.give(sum(len(packet.payload) + PACKET_BYTES for packet in packets))
 
 
-def drop_packets(hca: "Hca", qp: Qp) -> None:
+def drop_packets(hca: Hca, qp: Qp) -> None:
     """The packets that wait at this queue pair are lost with its connection."""
     if qp.backlog:
         release(hca, qp.backlog)

@@ -7,24 +7,22 @@ protocol that is a burst which arrived as several: nothing else has happened yet
 
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from firmware.budget import PACKET_BYTES
+from firmware.model.budget import PACKET_BYTES
+from firmware.model.hca import Hca
+from firmware.model.qp import Qp
+from firmware.model.turns import STORE
 from firmware.transport import account
-from firmware.transport.qp import Qp
-from firmware.turns import STORE
 from vhca.wire.ib import cut
 from vhca.wire.packet import Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 # More than a peer that keeps to a window has under way. The rest is lost, and comes again if the service is reliable.
 MAX_PACKETS: Final = 1024
 MAX_BYTES: Final = 4 << 20
 
 
-def add(hca: "Hca", qp: Qp, packet: Packet) -> None:
+def add(hca: Hca, qp: Qp, packet: Packet) -> None:
     """Let a packet wait behind those that wait already."""
     waiting = qp.backlog
     assert waiting is not None
@@ -34,7 +32,7 @@ def add(hca: "Hca", qp: Qp, packet: Packet) -> None:
         waiting.append(packet)
 
 
-def first_part(hca: "Hca", qp: Qp, packet: Packet, covered: int) -> Packet:
+def first_part(hca: Hca, qp: Qp, packet: Packet, covered: int) -> Packet:
     """The first packets of a burst, as many as hold `covered` bytes, but one at least; the others wait in front."""
     n = max(covered // packet.mtu, 1)
     if qp.backlog is None:
@@ -48,7 +46,7 @@ def first_part(hca: "Hca", qp: Qp, packet: Packet, covered: int) -> Packet:
     return replace(packet, payload=packet.payload[: n * packet.mtu], count=n, end=False, ack_req=False)
 
 
-def take(hca: "Hca", qp: Qp) -> Packet | None:
+def take(hca: Hca, qp: Qp) -> Packet | None:
     """The next packet that waited; the one behind it gets a turn of its own."""
     waiting = qp.backlog
     if not waiting:

@@ -4,21 +4,19 @@ PSNs of responses are brought into free running form against the oldest unacknow
 was ever sent is a ghost and is dropped (volume 1, 9.7.5.1.1).
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware.memory import STEP_PIECES, UNLIMITED, AccessError, Crowded, PageFault, check_scatter, scatter
+from firmware.model.hca import Hca
+from firmware.model.psn import extend
+from firmware.model.qp import RTS, Qp, Requester
+from firmware.model.segment import well_formed
+from firmware.model.send_wqe import LOCAL
 from firmware.transport import account, backlog, completion, paging, retry
-from firmware.transport.psn import extend
-from firmware.transport.qp import RTS, Qp, Requester
 from firmware.transport.retire import fail_head, retire
-from firmware.transport.segment import well_formed
 from firmware.transport.state import run_soon
-from firmware.transport.wqe import LOCAL
 from vhca.wire.ib import cut
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, READ_REQUEST, READ_RESPONSE, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 # AETH syndrome: bits 6:5 say what it is, bits 4:0 how much (table 43, 9.7.5.2).
 KIND_MASK: Final = 0x60
@@ -40,7 +38,7 @@ _FATAL: Final = {
 }
 
 
-def response(hca: "Hca", qp: Qp, packet: Packet) -> None:
+def response(hca: Hca, qp: Qp, packet: Packet) -> None:
     """A response packet for the send side of `qp`."""
     if qp.state != RTS:
         hca.count["rx_drop_qp_state"] += 1
@@ -61,7 +59,7 @@ def response(hca: "Hca", qp: Qp, packet: Packet) -> None:
     account.settle(hca, qp)
 
 
-def _acknowledge(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
+def _acknowledge(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
     syndrome = packet.syndrome
     kind = syndrome & KIND_MASK
     if kind == ACK and not syndrome & 0x80:
@@ -92,7 +90,7 @@ def _acknowledge(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: 
         fail_head(hca, qp, fatal, "the peer refused the request")
 
 
-def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
+def advance(hca: Hca, qp: Qp, requester: Requester, upto: int) -> bool:
     """Everything before PSN `upto` is acknowledged; retire what that completes.
 
     False if a READ or atomic before it has not got its response: that response was lost (implied NAK, 9.7.5.2.3) and
@@ -119,7 +117,7 @@ def advance(hca: "Hca", qp: Qp, requester: Requester, upto: int) -> bool:
     return True
 
 
-def _progress(hca: "Hca", requester: Requester, una: int) -> None:
+def _progress(hca: Hca, requester: Requester, una: int) -> None:
     """The peer moved: retries start anew, and so does the timeout of what is still outstanding."""
     requester.una = una
     if requester.send_psn < una:
@@ -134,7 +132,7 @@ def _progress(hca: "Hca", requester: Requester, una: int) -> None:
             hca.timers.cancel(timer)
 
 
-def _go_on(hca: "Hca", qp: Qp, requester: Requester) -> None:
+def _go_on(hca: Hca, qp: Qp, requester: Requester) -> None:
     """Use the room that an acknowledgement or a response made.
 
     In a step of its own: what is sent next may read what a response has just stored.
@@ -144,7 +142,7 @@ def _go_on(hca: "Hca", qp: Qp, requester: Requester) -> None:
         run_soon(hca, qp)
 
 
-def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
+def _read_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
     """Data of a READ: in order only; a gap means that earlier responses were lost."""
     una = requester.una
     if psn < una:
@@ -198,14 +196,14 @@ def _read_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn
         _finish_read(hca, qp, requester)
 
 
-def _finish_read(hca: "Hca", qp: Qp, requester: Requester) -> None:
+def _finish_read(hca: Hca, qp: Qp, requester: Requester) -> None:
     requester.reads = max(0, requester.reads - 1)
     retire(hca, qp, requester)
     if qp.state == RTS:
         _go_on(hca, qp, requester)
 
 
-def _atomic_response(hca: "Hca", qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
+def _atomic_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
     """The value before an atomic; stored as the host's integer, which is little-endian."""
     if psn < requester.una:
         hca.count["rx_duplicate_responses"] += 1

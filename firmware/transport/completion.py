@@ -4,20 +4,19 @@ Writes go through :mod:`firmware.queues`; what an entry names (user index or SRQ
 here and nowhere else.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from firmware.objects import SRQ_XRC, Cq, Srq
-from firmware.queues import RecvWqe, post_event, take_receive, write_cqe
+from firmware.model.hca import Hca
+from firmware.model.objects import SRQ_XRC, Cq, Srq
+from firmware.model.qp import ST_DCT, ST_XRC, Qp
+from firmware.model.rings import RecvWqe
+from firmware.model.send_wqe import SendWqe
+from firmware.queues import post_event, take_receive, write_cqe
 from firmware.transport import wqe as send_wqe
-from firmware.transport.qp import ST_DCT, ST_XRC, Qp
-from firmware.transport.wqe import SendWqe
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.cqe import Cqe64, CqeFormat, CqeGrh, CqeOpcode, CqeSyndrome, ErrCqe64
 from vhca.wire.connectx.eqe import EventType, QpSrqData, QueueType
 from vhca.wire.packet import READ_REQUEST
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 LOCAL_LENGTH: Final = int(CqeSyndrome.LOCAL_LENGTH_ERR)
 LOCAL_QP_OPERATION: Final = int(CqeSyndrome.LOCAL_QP_OP_ERR)
@@ -101,12 +100,12 @@ _failed = ErrCqe64.packer(
 _event_data = QpSrqData.packer("queue_type", "qp_srq_n")
 
 
-def timestamp(hca: "Hca") -> int:
+def timestamp(hca: Hca) -> int:
     """The free running clock of the card, in its own ticks."""
     return hca.now_ns * hca.info.timer_khz // 1_000_000
 
 
-def complete_send(hca: "Hca", qp: Qp, wqe: SendWqe) -> bool:
+def complete_send(hca: Hca, qp: Qp, wqe: SendWqe) -> bool:
     """Report a send WQE that ended well, if it asked for it. False if the CQ is dead."""
     if wqe.ce < 2 or qp.send_cq is None:
         return True
@@ -125,7 +124,7 @@ def complete_send(hca: "Hca", qp: Qp, wqe: SendWqe) -> bool:
     return write_cqe(hca, qp.send_cq, cqe, wqe.ce == _WITH_EVENT) or _lost(hca, qp)
 
 
-def _lost(hca: "Hca", qp: Qp) -> bool:
+def _lost(hca: Hca, qp: Qp) -> bool:
     """The completion queue is dead: the queue pair that wanted to use it has no other way to tell (11.6.3.3)."""
     if not qp.cq_lost:
         qp.cq_lost = True
@@ -150,7 +149,7 @@ def _with_data(cqe: bytearray, data: bytes, room: int) -> bytearray:
     return cqe
 
 
-def fail_send(hca: "Hca", qp: Qp, index: int, opcode: int, syndrome: int) -> bool:
+def fail_send(hca: Hca, qp: Qp, index: int, opcode: int, syndrome: int) -> bool:
     """Report a send WQE that ended with an error or was flushed, whether it asked for a completion or not.
 
     False if the CQ is dead.
@@ -182,7 +181,7 @@ def _receive_user(qp: Qp, srq: Srq | None) -> int:
 
 
 def complete_receive(
-    hca: "Hca",
+    hca: Hca,
     qp: Qp,
     recv: RecvWqe,
     opcode: int,
@@ -222,13 +221,13 @@ def complete_receive(
     return _write_receive(hca, qp, srq, cqe, solicited)
 
 
-def _write_receive(hca: "Hca", qp: Qp, srq: Srq | None, cqe: bytearray, solicited: bool) -> bool:
+def _write_receive(hca: Hca, qp: Qp, srq: Srq | None, cqe: bytearray, solicited: bool) -> bool:
     cq = receive_cq(qp, srq)
     # A receive of an XRC SRQ that was destroyed meanwhile completes nowhere.
     return cq is None or write_cqe(hca, cq, cqe, solicited) or _lost(hca, qp)
 
 
-def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int) -> bool:
+def fail_receive(hca: Hca, qp: Qp, recv: RecvWqe, syndrome: int) -> bool:
     """Report a receive that ended with an error or was flushed. False if the CQ is dead."""
     if syndrome != FLUSHED:
         hca.count[f"receive_errors_{syndrome:#04x}"] += 1
@@ -241,14 +240,14 @@ def fail_receive(hca: "Hca", qp: Qp, recv: RecvWqe, syndrome: int) -> bool:
     return _write_receive(hca, qp, srq, bytearray(entry), True)
 
 
-def qp_event(hca: "Hca", qp: Qp, event_type: int) -> None:
+def qp_event(hca: Hca, qp: Qp, event_type: int) -> None:
     """Send an affiliated event of a queue pair to the asynchronous event queues; connections of targets have none."""
     if qp.service == ST_DCT:
         return
     post_event(hca, event_type, 0, 0, _event_data(int(QueueType.QP), qp.handle))
 
 
-def flush_send_queue(hca: "Hca", qp: Qp, again: bool = False) -> bool:
+def flush_send_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:
     """Give WQEs of the send queue that are fetched or posted their flush completions, in order (10.10.2).
 
     A bounded number of them; True if more are left. What is posted now is flushed whatever becomes of the state
@@ -287,7 +286,7 @@ def _is_dead(cq: Cq | None) -> bool:
     return cq is not None and cq.failed
 
 
-def flush_receive_queue(hca: "Hca", qp: Qp, again: bool = False) -> bool:
+def flush_receive_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:
     """Give the receive under way and posted WQEs of an own receive queue their flush completions, in order.
 
     A bounded number of them; True if more are left. `again` as with :func:`flush_send_queue`.

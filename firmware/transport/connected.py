@@ -1,19 +1,18 @@
 """The receive side's front door for connected services: is this packet from the peer, over the right path (9.6.1)?"""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from firmware.model.hca import Hca
+from firmware.model.port import Port
+from firmware.model.qp import ERR, INIT, ST_DCI, ST_UC, ST_XRC, Path, Qp
 from firmware.transport import backlog, completer, responder, unreliable
-from firmware.transport.port import FULL_MEMBER, Port, gid_at, gids_match, is_own_lid, pkey_at, pkeys_match
-from firmware.transport.qp import ERR, INIT, ST_DCI, ST_UC, ST_XRC, Path, Qp
+from firmware.transport.port import FULL_MEMBER, gid_at, gids_match, is_own_lid, pkey_at, pkeys_match
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Grh, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 _RESPONSES: Final = (ACKNOWLEDGE, READ_RESPONSE, ATOMIC_ACKNOWLEDGE)
 
 
-def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
+def receive(hca: Hca, port: Port, qp: Qp, packet: Packet) -> None:
     """A request or response for a connected queue pair; what does not belong to its connection is dropped."""
     state = qp.state
     if state <= INIT or state == ERR:
@@ -38,14 +37,14 @@ def receive(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> None:
         _dispatch(hca, qp, packet)
 
 
-def store_on(hca: "Hca", qp: Qp) -> None:
+def store_on(hca: Hca, qp: Qp) -> None:
     """Go on with what waits behind a burst that is stored in parts."""
     packet = backlog.take(hca, qp)
     if packet is not None:
         _dispatch(hca, qp, packet)
 
 
-def _dispatch(hca: "Hca", qp: Qp, packet: Packet) -> None:
+def _dispatch(hca: Hca, qp: Qp, packet: Packet) -> None:
     if packet.op in _RESPONSES:
         completer.response(hca, qp, packet)
     elif qp.service == ST_UC:

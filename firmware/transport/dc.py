@@ -7,24 +7,23 @@ target, once all before are acknowledged; the next one has a higher number, and 
 of it. There a connection is the receive side of a reliable queue pair, so that the rules of chapter 9 hold for it.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware import paging
-from firmware.budget import CONNECTION_BYTES
-from firmware.objects import Dct
+from firmware.model.budget import CONNECTION_BYTES
+from firmware.model.dct import Dct
+from firmware.model.hca import Hca
+from firmware.model.port import Port
+from firmware.model.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
+from firmware.model.send_wqe import SendWqe
 from firmware.queues import post_event
 from firmware.transport import account, backlog, completion, responder
-from firmware.transport.port import Port, gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
-from firmware.transport.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
+from firmware.transport.port import gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
 from firmware.transport.replies import NAK_REMOTE_ACCESS, acknowledgement
-from firmware.transport.wqe import SendWqe
 from vhca.wire.connectx.eqe import DctData, EventType
 from vhca.wire.connectx.qpc import Qpc
 from vhca.wire.connectx.wqe import DatagramSegment
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, MULTICAST_LID_FIRST, READ_RESPONSE, Grh, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 # Connections that one target remembers; the least recently made is forgotten first.
 MAX_CONNECTIONS: Final = 1 << 14
@@ -44,7 +43,7 @@ _av = DatagramSegment.unpacker("ext", "dqpn", "sl", "mlid", "rlid", "tclass", "h
                                "flow_label", "rgid")  # fmt: skip
 
 
-def connect(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
+def connect(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     """Make sure that initiator `qp` is connected to the target of `wqe`; WAIT while earlier requests are under way."""
     if wqe.raw == requester.target:
         return SAME
@@ -75,7 +74,7 @@ def address(qp: Qp, requester: Requester, packet: Packet) -> None:
     packet.dc_psn = requester.connection_psn
 
 
-def receive(hca: "Hca", port: Port, port_number: int, packet: Packet) -> None:
+def receive(hca: Hca, port: Port, port_number: int, packet: Packet) -> None:
     """A packet for a number that is no queue pair's: a request for a target, or nobody's."""
     target = hca.dcts.get(packet.dest_qp)
     if target is None or target.drained or target.port != port_number or packet.op in _RESPONSES:
@@ -105,7 +104,7 @@ def receive(hca: "Hca", port: Port, port_number: int, packet: Packet) -> None:
         responder.request(hca, connection, packet)
 
 
-def _connection(hca: "Hca", target: Dct, packet: Packet) -> Qp | None:
+def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
     """The target's side of the connection that `packet` belongs to, made at its first packet; None if it is over."""
     place = (packet.slid, packet.src_qp)
     known = target.connections.get(place)
@@ -158,7 +157,7 @@ def _new_connection(target: Dct, packet: Packet) -> Qp:
     return connection
 
 
-def _wrong_key(hca: "Hca", target: Dct, packet: Packet) -> None:
+def _wrong_key(hca: Hca, target: Dct, packet: Packet) -> None:
     """Refuse a request that does not know the access key; tell the host if it wants to know."""
     target.key_violations += 1
     hca.count["dc_key_violations"] += 1
@@ -169,7 +168,7 @@ def _wrong_key(hca: "Hca", target: Dct, packet: Packet) -> None:
         post_event(hca, EventType.DCT_KEY_VIOLATION, 0, 0, DctData(dctn=target.handle).to_bytes())
 
 
-def _close(hca: "Hca", connection: Qp) -> None:
+def _close(hca: Hca, connection: Qp) -> None:
     """Forget a connection: a receive under way ends with it."""
     connection.state = ERR
     paging.abandon(connection.page_requests)
@@ -179,7 +178,7 @@ def _close(hca: "Hca", connection: Qp) -> None:
     completion.flush_receive_queue(hca, connection)
 
 
-def drain(hca: "Hca", target: Dct) -> None:
+def drain(hca: Hca, target: Dct) -> None:
     """End all connections of a target, and accept no more."""
     target.drained = True
     connections = list(target.connections.values())

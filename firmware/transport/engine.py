@@ -3,19 +3,18 @@
 Everything that is wrong before a queue pair is found or before its service can answer is a counted, named drop.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from firmware import turns
+from firmware.model import turns
+from firmware.model.hca import Hca
+from firmware.model.port import Port
+from firmware.model.qp import ERR, RTS, SQER, ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
 from firmware.transport import connected, dc, replies, requester, ud
 from firmware.transport.completion import flush_send_queue
-from firmware.transport.port import MANAGEMENT_VL, Port, is_own_lid
-from firmware.transport.qp import ERR, RTS, SQER, ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
+from firmware.transport.port import MANAGEMENT_VL, is_own_lid
 from firmware.transport.state import flush
 from vhca.wire.ib import MAX_PAYLOAD_BYTES
 from vhca.wire.packet import DC, PERMISSIVE_LID, RC, SEND, UC, UD, XRC, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 SMP_CLASSES: Final = (0x01, 0x81)
 MAD_BYTES: Final = 256
@@ -34,7 +33,7 @@ _ENGINES: Final = {
 }
 
 
-def doorbell(hca: "Hca", qp: Qp) -> None:
+def doorbell(hca: Hca, qp: Qp) -> None:
     """The host rang for the send queue of `qp`: execute, flush or leave what is posted, by the state (10.3.1)."""
     if qp.state in (RTS, ERR, SQER):
         _send(hca, qp)
@@ -43,7 +42,7 @@ def doorbell(hca: "Hca", qp: Qp) -> None:
         hca.count["doorbells_early"] += 1
 
 
-def ring(hca: "Hca", qp: Qp) -> None:
+def ring(hca: Hca, qp: Qp) -> None:
     """As :func:`doorbell`, but in a turn of its own: a host may ring many queues at once."""
     if qp.state in (RTS, ERR, SQER):
         hca.turns.add(turns.SEND, qp)
@@ -51,7 +50,7 @@ def ring(hca: "Hca", qp: Qp) -> None:
         hca.count["doorbells_early"] += 1
 
 
-def turn(hca: "Hca") -> None:
+def turn(hca: Hca) -> None:
     """One piece of the work that waits on this card; harmless if there is none."""
     if hca.copies:
         ud.copy_on(hca)
@@ -69,7 +68,7 @@ def turn(hca: "Hca") -> None:
         flush(hca, qp, again=True)
 
 
-def _send(hca: "Hca", qp: Qp) -> None:
+def _send(hca: Hca, qp: Qp) -> None:
     if qp.state == RTS:
         sq = qp.sq
         if sq is not None and sq.consumer < sq.flush_end and flush_send_queue(hca, qp, again=True):
@@ -81,7 +80,7 @@ def _send(hca: "Hca", qp: Qp) -> None:
         flush(hca, qp)
 
 
-def packet_in(hca: "Hca", port_number: int, packet: Packet) -> None:
+def packet_in(hca: Hca, port_number: int, packet: Packet) -> None:
     """A packet or burst arrived at a port. Never raises for anything a peer sent."""
     port = hca.ports.get(port_number)
     if port is None or not packet.good:
@@ -135,7 +134,7 @@ def _is_datagram(packet: Packet) -> bool:
     )
 
 
-def _management(hca: "Hca", port: Port, number: int, packet: Packet) -> None:
+def _management(hca: Hca, port: Port, number: int, packet: Packet) -> None:
     """A packet for QP0 or QP1: the card's own agent first, then the host's queue pair (13.5.1)."""
     if not _is_datagram(packet) or len(packet.payload) != MAD_BYTES:
         hca.count["rx_drop_malformed"] += 1
@@ -147,14 +146,14 @@ def _management(hca: "Hca", port: Port, number: int, packet: Packet) -> None:
         if packet.vl != MANAGEMENT_VL or packet.payload[1] not in SMP_CLASSES:
             hca.count["rx_drop_smp"] += 1
             return
-        if hca.sma is not None and hca.sma(number, packet):
+        if hca.management.smp_in(number, packet):
             return
     elif not port.active or packet.vl == MANAGEMENT_VL:
         hca.count["rx_drop_port_inactive"] += 1
         return
     qp = hca.special_qps.get((number, packet.dest_qp))
     if qp is None:
-        if hca.unattended is None or not hca.unattended(number, packet):
+        if not hca.management.unattended(number, packet):
             hca.count["rx_drop_no_management_qp"] += 1
             if packet.dest_qp == 0:
                 port.counters.vl15_dropped += 1

@@ -6,27 +6,25 @@ kept. Volume 1 knows no missing pages: to a peer all this looks like a receiver 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware import paging
 from firmware.memory import PageFault
-from firmware.objects import Resume
+from firmware.model.hca import Hca
+from firmware.model.objects import Resume
+from firmware.model.qp import ERR, RST, RTS, Qp, Responder
+from firmware.model.send_wqe import PAGING, SendWqe
 from firmware.transport import completion
-from firmware.transport.qp import ERR, RST, RTS, Qp, Responder
 from firmware.transport.retire import retire
 from firmware.transport.retry import RNR_DELAY_NS, rewind
 from firmware.transport.state import run_soon
-from firmware.transport.wqe import PAGING, SendWqe
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 # The host takes a while, and a short RNR timer would only use up the peer's retries: ask for 2.56 ms at least (the
 # queue pair's own value is a minimum, 9.7.5.2.8).
 RNR_CODE: Final = 16
 
 
-def hold_send(hca: "Hca", qp: Qp, wqe: SendWqe, fault: PageFault, ahead_bytes: int, again: bool = False) -> None:
+def hold_send(hca: Hca, qp: Qp, wqe: SendWqe, fault: PageFault, ahead_bytes: int, again: bool = False) -> None:
     """Let a WQE of a connected queue pair wait for local pages; `again`: a response to it must come once more."""
     requester = qp.requester
 
@@ -55,7 +53,7 @@ def hold_send(hca: "Hca", qp: Qp, wqe: SendWqe, fault: PageFault, ahead_bytes: i
             retire(hca, qp, requester)
 
 
-def hold_datagram(hca: "Hca", qp: Qp, fault: PageFault, refuse: Callable[[], None]) -> bool:
+def hold_datagram(hca: Hca, qp: Qp, fault: PageFault, refuse: Callable[[], None]) -> bool:
     """Stop a datagram queue until the pages of its next send have come; False if that is in vain."""
     requester = qp.requester
 
@@ -71,7 +69,7 @@ def hold_datagram(hca: "Hca", qp: Qp, fault: PageFault, refuse: Callable[[], Non
     return requester.paging
 
 
-def hold_request(hca: "Hca", qp: Qp, fault: PageFault, ahead_bytes: int, refuse: Callable[[], None]) -> bool:
+def hold_request(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, refuse: Callable[[], None]) -> bool:
     """Ask for the pages that a request needs, once; False if that is in vain. `refuse` is called if none come."""
     responder = qp.responder
     if responder.paging:
@@ -86,7 +84,7 @@ def hold_request(hca: "Hca", qp: Qp, fault: PageFault, ahead_bytes: int, refuse:
     return responder.paging
 
 
-def hold_replies(hca: "Hca", qp: Qp, fault: PageFault, ahead_bytes: int, go_on: Callable[[], None],
+def hold_replies(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, go_on: Callable[[], None],
                  refuse: Callable[[], None]) -> bool:  # fmt: skip
     """Keep replies back until the pages of the first one have come; False if that is in vain."""
     responder = qp.responder
@@ -103,7 +101,7 @@ def hold_replies(hca: "Hca", qp: Qp, fault: PageFault, ahead_bytes: int, go_on: 
     return responder.stalled
 
 
-def _request(hca: "Hca", qp: Qp, fault: PageFault, ahead_bytes: int, resume: Resume) -> bool:
+def _request(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, resume: Resume) -> bool:
     """Ask, and let the queue pair know what it waits for, so that it can go before the host has answered."""
     wanted = paging.request(hca, fault, ahead_bytes, resume)
     if wanted is None:

@@ -4,74 +4,19 @@ The port's owner (subnet management agent, commands) provides an object of this 
 start at 1. The transport only reads it, at each use, because a subnet manager may change it at any time.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
-from firmware.transport.qp import Path
+from firmware.model.hca import Hca
+from firmware.model.port import Port
+from firmware.model.qp import Path
 from vhca.hw.effects import Transmit
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Grh, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
-    from vhca.management.performance import PortCounters
 
 FULL_MEMBER: Final = 0x8000
 DEFAULT_PKEY: Final = 0xFFFF
 DEFAULT_GID_PREFIX: Final = bytes.fromhex("fe80000000000000")
 MANAGEMENT_VL: Final = 15
-
-
-class Port(Protocol):
-    """Addresses and state of one port; `gids` are 16 bytes each, `mtu` is in bytes."""
-
-    @property
-    def lid(self) -> int:
-        """Base LID, 0 while unassigned."""
-        ...
-
-    @property
-    def lmc(self) -> int:
-        """LID mask control: the port answers to 2**lmc LIDs from `lid` on."""
-        ...
-
-    @property
-    def sm_lid(self) -> int:
-        """LID of the master subnet manager."""
-        ...
-
-    @property
-    def pkeys(self) -> Sequence[int]:
-        """P_Key table; 0 marks an empty entry."""
-        ...
-
-    @property
-    def gids(self) -> Sequence[bytes]:
-        """GID table."""
-        ...
-
-    @property
-    def active(self) -> bool:
-        """True in PortState Active: only then packets other than SMPs pass."""
-        ...
-
-    @property
-    def mtu(self) -> int:
-        """Neighbour MTU in bytes."""
-        ...
-
-    @property
-    def counters(self) -> "PortCounters":
-        """What monitors read of the port; the transport adds what it drops."""
-        ...
-
-    def pkey_violation(self) -> None:
-        """A packet with a P_Key that it must not have arrived (10.9.4)."""
-        ...
-
-    def qkey_violation(self) -> None:
-        """A packet with a Q_Key that it must not have arrived (10.2.5)."""
-        ...
 
 
 def is_own_lid(port: Port, lid: int) -> bool:
@@ -136,14 +81,14 @@ def way_out(port: Port, dlid: int) -> int:
     return LOOPBACK if is_own_lid(port, dlid) else WIRE
 
 
-def discard(hca: "Hca", port: Port | None, packet: Packet) -> None:
+def discard(hca: Hca, port: Port | None, packet: Packet) -> None:
     """Drop what cannot leave: the port is not active (PortXmitDiscards, 16.1.3.5)."""
     hca.count["tx_drop_port_inactive"] += 1
     if port is not None:
         port.counters.xmit_discards += packet.count
 
 
-def transmit(hca: "Hca", number: int, packet: Packet) -> bool:
+def transmit(hca: Hca, number: int, packet: Packet) -> bool:
     """Send `packet` out of port `number`, or back in if it is for the port itself.
 
     A switch never returns a packet to the port it came from, so packets for an own LID turn round inside the card:

@@ -4,7 +4,7 @@ READ responses take many steps; what comes behind them waits in ``Responder.repl
 connection.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware.memory import (
     BUS,
@@ -17,18 +17,16 @@ from firmware.memory import (
     remote_check,
     remote_read,
 )
-from firmware.objects import REMOTE_READ
+from firmware.model.hca import Hca
+from firmware.model.objects import REMOTE_READ
+from firmware.model.psn import PSN_MASK
+from firmware.model.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
+from firmware.model.segment import BURST_COST_BYTES, packet_count
+from firmware.model.turns import REPLY
 from firmware.transport import account, completion, paging
 from firmware.transport.port import grh_of, pkey_at, transmit
-from firmware.transport.psn import PSN_MASK
-from firmware.transport.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
-from firmware.transport.segment import BURST_COST_BYTES, packet_count
 from firmware.transport.state import enter_error
-from firmware.turns import REPLY
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, DC, RC, READ_REQUEST, READ_RESPONSE, XRC, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 # AETH syndromes (table 43). End-to-end credits are not used: 0x1f says so in an ACK.
 ACK_NO_CREDITS: Final = 0x1F
@@ -52,7 +50,7 @@ EVENTS: Final = {
 }
 
 
-def reply(hca: "Hca", qp: Qp, packet: Packet) -> None:
+def reply(hca: Hca, qp: Qp, packet: Packet) -> None:
     """Send an answer, behind READ responses that are still under way: answers go out in PSN order (9.7.5.1.1)."""
     replies = qp.responder.replies
     if replies:
@@ -65,7 +63,7 @@ def reply(hca: "Hca", qp: Qp, packet: Packet) -> None:
         transmit(hca, qp.port, packet)
 
 
-def answer_atomic(hca: "Hca", qp: Qp, resource: Resource) -> None:
+def answer_atomic(hca: Hca, qp: Qp, resource: Resource) -> None:
     """Send the result of an atomic that was just executed."""
     packet = atomic_answer(hca, qp, resource.psn, resource.original, qp.responder.msn)
     if qp.responder.replies:
@@ -83,7 +81,7 @@ def too_many(responder: Responder) -> bool:
     return len(responder.replies) >= 4 * responder.resource_limit + SPARE_REPLIES
 
 
-def answer_again(hca: "Hca", qp: Qp, resource: Resource, packet: Packet) -> bool:
+def answer_again(hca: Hca, qp: Qp, resource: Resource, packet: Packet) -> bool:
     """Answer a duplicate of a READ or atomic; False if it is dropped: the answers that wait are answer enough."""
     responder = qp.responder
     again = 0
@@ -116,7 +114,7 @@ def _still_sends(job: ReadJob, packet: Packet) -> bool:
     return job.va + job.offset <= packet.va and packet.va + packet.dma_length <= job.va + job.length
 
 
-def refuse(hca: "Hca", qp: Qp, syndrome: int, recv_syndrome: int, event: int, reason: str) -> None:
+def refuse(hca: Hca, qp: Qp, syndrome: int, recv_syndrome: int, event: int, reason: str) -> None:
     """Make a NAK of the request that is expected the last answer: behind it the queue pair enters ERR (9.9.3.2).
 
     What waits is sent first, a step's worth at a time; no further request is taken meanwhile.
@@ -131,7 +129,7 @@ def refuse(hca: "Hca", qp: Qp, syndrome: int, recv_syndrome: int, event: int, re
     begin(hca, qp)
 
 
-def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
+def _end(hca: Hca, qp: Qp, refusal: Refusal) -> None:
     """Send the NAK; the receive under way fails, then the queue pair enters ERR.
 
     An event tells what no completion can (11.6.3.3): none is due if the receive itself has an error to report.
@@ -154,7 +152,7 @@ def _end(hca: "Hca", qp: Qp, refusal: Refusal) -> None:
         completion.qp_event(hca, qp, refusal.event)
 
 
-def begin(hca: "Hca", qp: Qp) -> None:
+def begin(hca: Hca, qp: Qp) -> None:
     """Send the answer that was just appended: at once if it is a short one and the only one, else in a turn.
 
     Requests are taken while the cable is full, and many of them fit into it: long answers to all would pile up there.
@@ -167,7 +165,7 @@ def begin(hca: "Hca", qp: Qp) -> None:
         hca.turns.add(REPLY, qp)
 
 
-def pump(hca: "Hca", qp: Qp) -> None:
+def pump(hca: Hca, qp: Qp) -> None:
     """Send answers that wait, a bounded number of bytes per step."""
     responder = qp.responder
     _send_answers(hca, qp, responder)
@@ -175,7 +173,7 @@ def pump(hca: "Hca", qp: Qp) -> None:
         account.settle(hca, qp)
 
 
-def _send_answers(hca: "Hca", qp: Qp, responder: Responder) -> None:
+def _send_answers(hca: Hca, qp: Qp, responder: Responder) -> None:
     replies = responder.replies
     budget = READ_BUDGET
     while replies and not responder.stalled:
@@ -200,7 +198,7 @@ def _send_answers(hca: "Hca", qp: Qp, responder: Responder) -> None:
                 job.resource.answered = True
 
 
-def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> int:
+def _send_read_burst(hca: Hca, qp: Qp, responder: Responder, job: ReadJob) -> int:
     """Send the next responses of a READ; bytes for the budget. If its memory has gone, the answers wait or go."""
     offset = job.offset
     size = min(job.length - offset, job.burst_bytes)
@@ -246,13 +244,13 @@ def _send_read_burst(hca: "Hca", qp: Qp, responder: Responder, job: ReadJob) -> 
     return size + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
 
 
-def _read_failed(hca: "Hca", qp: Qp, nak: Packet, reason: str) -> None:
+def _read_failed(hca: Hca, qp: Qp, nak: Packet, reason: str) -> None:
     """The memory of a READ under way has gone."""
     hca.note("read_failed", qpn=qp.handle, why=reason)
     _end(hca, qp, Refusal(nak, completion.FLUSHED, EVENTS[nak.syndrome], reason))
 
 
-def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:
+def _answer(hca: Hca, qp: Qp, op: int, psn: int, msn: int) -> Packet:
     path = qp.path
     assert path is not None
     port = hca.ports[qp.port]
@@ -276,7 +274,7 @@ def _answer(hca: "Hca", qp: Qp, op: int, psn: int, msn: int) -> Packet:
     )
 
 
-def acknowledgement(hca: "Hca", qp: Qp, psn: int, syndrome: int, msn: int) -> Packet:
+def acknowledgement(hca: Hca, qp: Qp, psn: int, syndrome: int, msn: int) -> Packet:
     """An ACK, or with another `syndrome` an RNR NAK or NAK."""
     packet = _answer(hca, qp, ACKNOWLEDGE, psn, msn)
     packet.syndrome = syndrome
@@ -284,7 +282,7 @@ def acknowledgement(hca: "Hca", qp: Qp, psn: int, syndrome: int, msn: int) -> Pa
     return packet
 
 
-def atomic_answer(hca: "Hca", qp: Qp, psn: int, original: int, msn: int) -> Packet:
+def atomic_answer(hca: Hca, qp: Qp, psn: int, original: int, msn: int) -> Packet:
     """The answer to an atomic: the value that it found."""
     packet = _answer(hca, qp, ATOMIC_ACKNOWLEDGE, psn, msn)
     packet.syndrome = ACK_NO_CREDITS

@@ -5,7 +5,7 @@ completer retires them; a WQE that cannot be executed waits there with its fault
 in order (volume 1, 10.8.5). A step is bounded: what is left goes on in a step of its own.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware.memory import (
     PIECE_COST_BYTES,
@@ -17,22 +17,21 @@ from firmware.memory import (
     gather,
     gather_pieces,
 )
-from firmware.queues import SendQueue
-from firmware.timers import Timer
+from firmware.model.hca import Hca
+from firmware.model.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
+from firmware.model.rings import SendQueue
+from firmware.model.segment import BURST_BYTES, BURST_COST_BYTES, packet_count
+from firmware.model.send_wqe import LOCAL, SendWqe
+from firmware.model.timers import Timer
 from firmware.transport import account, completion, dc, paging, umr
 from firmware.transport.port import LOOPBACK, WIRE, discard, grh_of, pkey_at, way_out
-from firmware.transport.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.transport.retire import retire
 from firmware.transport.retry import ack_timeout
-from firmware.transport.segment import BURST_BYTES, BURST_COST_BYTES, packet_count
 from firmware.transport.state import enter_send_error, run_soon
-from firmware.transport.wqe import LOCAL, UMR, SendWqe, WqeError, blocks_of, identity_of, parse
+from firmware.transport.wqe import UMR, WqeError, blocks_of, identity_of, parse
 from vhca.hw.effects import Transmit
 from vhca.hw.memory import DmaError
 from vhca.wire.packet import COMPARE_SWAP, DC, RC, READ_REQUEST, UC, XRC, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 # Work of one step.
 WQE_BUDGET: Final = 64
@@ -50,7 +49,7 @@ MAX_PENDING: Final = 1024
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC, ST_DCI: DC}
 
 
-def run(hca: "Hca", qp: Qp) -> None:
+def run(hca: Hca, qp: Qp) -> None:
     """Send what is posted and may be sent; called for a doorbell, an acknowledgement, a timer."""
     sq = qp.sq
     requester = qp.requester
@@ -78,7 +77,7 @@ def run(hca: "Hca", qp: Qp) -> None:
             hca.timers.arm(timer, hca.now_ns + requester.timeout_ns)
 
 
-def _find_way(hca: "Hca", qp: Qp, requester: Requester) -> None:
+def _find_way(hca: Hca, qp: Qp, requester: Requester) -> None:
     """Look at port and path once for all packets of this step."""
     path = qp.path
     if path is not None:
@@ -89,14 +88,14 @@ def _find_way(hca: "Hca", qp: Qp, requester: Requester) -> None:
         requester.way_out = way_out(port, path.dlid)
 
 
-def _queue_lost(hca: "Hca", qp: Qp, error: DmaError) -> None:
+def _queue_lost(hca: Hca, qp: Qp, error: DmaError) -> None:
     """The send queue itself cannot be read: there is no WQE to complete, so an event tells (11.6.3.3)."""
     hca.count["dma_read_errors"] += 1
     enter_send_error(hca, qp, str(error))
     completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
 
 
-def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
+def _drain(hca: Hca, qp: Qp, requester: Requester, sq: SendQueue) -> None:
     pending = requester.pending
     budget_of_card = hca.budget
     window = MAX_PACKETS if qp.service == ST_UC else max(WINDOW_BYTES >> requester.log_mtu, WINDOW_PACKETS)
@@ -157,7 +156,7 @@ def _drain(hca: "Hca", qp: Qp, requester: Requester, sq: SendQueue) -> None:
     run_soon(hca, qp)
 
 
-def _fetch(hca: "Hca", qp: Qp, sq: SendQueue) -> SendWqe | None:
+def _fetch(hca: Hca, qp: Qp, sq: SendQueue) -> SendWqe | None:
     """Take the next WQE out of the ring; None if it is empty. A malformed one comes back with its fault."""
     consumer = sq.consumer
     waiting = sq.producer - consumer
@@ -179,7 +178,7 @@ def _fetch(hca: "Hca", qp: Qp, sq: SendQueue) -> SendWqe | None:
     return wqe
 
 
-def _fault(hca: "Hca", qp: Qp, wqe: SendWqe, syndrome: int, reason: str) -> None:
+def _fault(hca: Hca, qp: Qp, wqe: SendWqe, syndrome: int, reason: str) -> None:
     wqe.fault = syndrome
     wqe.reason = reason
     hca.note("wqe_error", qpn=qp.handle, index=wqe.index, opcode=wqe.opcode, syndrome=syndrome, why=reason)
@@ -217,7 +216,7 @@ def _start(requester: Requester, wqe: SendWqe) -> bool:
     return True
 
 
-def _execute_local(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
+def _execute_local(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     """NOP and registration are executed inside the card, in their turn; returns bytes for the budget."""
     cost = 0
     if not wqe.done:
@@ -237,7 +236,7 @@ def _execute_local(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> in
     return cost
 
 
-def _send_burst(hca: "Hca", qp: Qp, requester: Requester, wqe: SendWqe) -> int:
+def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     """Send packets of `wqe` from `send_psn` on; returns bytes for the budget, -1 if the WQE is at fault."""
     psn = requester.send_psn
     offset = (psn - wqe.first) << requester.log_mtu

@@ -4,7 +4,7 @@ The order of the checks is that of volume 1, 9.7.4.1: PSN, opcode sequence, opco
 a peer does wrong is answered with a NAK and, where the book says so, takes the queue pair into ERR with an event.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware.memory import (
     BUS,
@@ -20,12 +20,15 @@ from firmware.memory import (
     remote_write,
     scatter,
 )
-from firmware.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
-from firmware.queues import RecvWqe, take_receive, take_shared_receive
+from firmware.model.hca import Hca
+from firmware.model.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
+from firmware.model.psn import HALF, PSN_MASK
+from firmware.model.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
+from firmware.model.rings import RecvWqe
+from firmware.model.segment import MESSAGE_BYTES_MAX, packet_count, well_formed
+from firmware.queues import take_receive, take_shared_receive
 from firmware.transport import account, backlog, completion, paging
 from firmware.transport.port import path_bits
-from firmware.transport.psn import HALF, PSN_MASK
-from firmware.transport.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.transport.replies import (
     ACK_NO_CREDITS,
     EVENTS,
@@ -42,7 +45,6 @@ from firmware.transport.replies import (
     reply,
     too_many,
 )
-from firmware.transport.segment import MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
 from vhca.wire.ib import cut
@@ -54,9 +56,6 @@ from vhca.wire.packet import (
     WRITE,
     Packet,
 )
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 NO_MESSAGE: Final = -1
 
@@ -76,7 +75,7 @@ class RequestError(Exception):
         self.event = completion.EVENT_ACCESS_ERROR if wrong_access else EVENTS[nak]
 
 
-def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
+def request(hca: Hca, qp: Qp, packet: Packet) -> None:
     """A request packet or burst for the receive side of `qp`."""
     responder = qp.responder
     if responder.replies:
@@ -132,7 +131,7 @@ def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
         _refuse(hca, qp, RequestError(NAK_REMOTE_OPERATION, str(error)))
 
 
-def _out_of_sequence(hca: "Hca", qp: Qp, responder: Responder) -> None:
+def _out_of_sequence(hca: Hca, qp: Qp, responder: Responder) -> None:
     """A packet is missing: say once which one is expected (9.7.5.2.3)."""
     hca.count["rx_out_of_sequence"] += 1
     qp.count("out_of_sequence")
@@ -142,7 +141,7 @@ def _out_of_sequence(hca: "Hca", qp: Qp, responder: Responder) -> None:
         reply(hca, qp, acknowledgement(hca, qp, responder.epsn, NAK_SEQUENCE, responder.msn))
 
 
-def _duplicate(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+def _duplicate(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """A request that was executed already (9.7.5.1.4): acknowledge it again, or give the same answer again."""
     hca.count["rx_duplicate_requests"] += 1
     qp.count("duplicate_request")
@@ -189,7 +188,7 @@ def _check_sequence(qp: Qp, responder: Responder, packet: Packet) -> None:
         )
 
 
-def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """RDMA WRITE, with or without immediate data (9.7.4.1, 9.4.2)."""
     _check_sequence(qp, responder, packet)
     payload = packet.payload
@@ -249,7 +248,7 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         reply(hca, qp, acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
 
 
-def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+def _send(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """SEND, with immediate data or a key to invalidate (9.4.1)."""
     _check_sequence(qp, responder, packet)
     if packet.start:
@@ -293,7 +292,7 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         reply(hca, qp, acknowledgement(hca, qp, packet.psn + packet.count - 1, ACK_NO_CREDITS, responder.msn))
 
 
-def _finish_send(hca: "Hca", qp: Qp, responder: Responder, recv: RecvWqe, packet: Packet, inline: bytes) -> None:
+def _finish_send(hca: Hca, qp: Qp, responder: Responder, recv: RecvWqe, packet: Packet, inline: bytes) -> None:
     opcode = completion.RECEIVED_SEND
     extra = 0
     if packet.invalidate_rkey is not None:
@@ -309,7 +308,7 @@ def _finish_send(hca: "Hca", qp: Qp, responder: Responder, recv: RecvWqe, packet
     _complete(hca, qp, recv, opcode, responder.offset, extra, packet, inline)
 
 
-def invalidate(hca: "Hca", qp: Qp, rkey: int) -> None:
+def invalidate(hca: Hca, qp: Qp, rkey: int) -> None:
     """The peer takes a key back that was given to it (9.4.1.1); raises RequestError if it may not.
 
     DEVIATION: a NAK tells the peer at once; by the book the receive alone has the error, and the peer gets no answer.
@@ -329,7 +328,7 @@ def invalidate(hca: "Hca", qp: Qp, rkey: int) -> None:
 
 
 def _complete(
-    hca: "Hca", qp: Qp, recv: RecvWqe, opcode: int, size: int, extra: int, packet: Packet, inline: bytes = b""
+    hca: Hca, qp: Qp, recv: RecvWqe, opcode: int, size: int, extra: int, packet: Packet, inline: bytes = b""
 ) -> None:
     alive = completion.complete_receive(
         hca,
@@ -350,14 +349,14 @@ def _complete(
         enter_error(hca, qp, "the receive CQ is dead")
 
 
-def _take(hca: "Hca", qp: Qp, packet: Packet) -> RecvWqe | None:
+def _take(hca: Hca, qp: Qp, packet: Packet) -> RecvWqe | None:
     """check_resources (9.7.4.1.5): the receive WQE of a message; for XRC from the SRQ that the packet names."""
     if qp.service != ST_XRC:
         return take_receive(hca, qp)
     return take_shared_receive(hca, _shared_queue(hca, qp, packet))
 
 
-def _shared_queue(hca: "Hca", qp: Qp, packet: Packet) -> Srq:
+def _shared_queue(hca: Hca, qp: Qp, packet: Packet) -> Srq:
     """The SRQ that an XRC request names: it must belong to the XRC domain of the target."""
     srq = hca.srqs.get(packet.xrc_srqn)
     if srq is None or srq.kind != SRQ_XRC or srq.xrcd != qp.context.xrcd:
@@ -365,19 +364,19 @@ def _shared_queue(hca: "Hca", qp: Qp, packet: Packet) -> Srq:
     return srq
 
 
-def _not_ready(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+def _not_ready(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """No receive is posted: ask the peer to wait (9.7.5.2.8). What follows is dropped until it comes again."""
     qp.count("out_of_buffer")
     _ask_to_wait(hca, qp, responder, packet, qp.min_rnr_nak)
 
 
-def _ask_to_wait(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, code: int) -> None:
+def _ask_to_wait(hca: Hca, qp: Qp, responder: Responder, packet: Packet, code: int) -> None:
     responder.nak_sent = True
     hca.count["rnr_naks"] += 1
     reply(hca, qp, acknowledgement(hca, qp, packet.psn, RNR_NAK | code, responder.msn))
 
 
-def _not_present(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, fault: PageFault) -> None:
+def _not_present(hca: Hca, qp: Qp, responder: Responder, packet: Packet, fault: PageFault) -> None:
     """Pages of the request's memory are missing: ask the host for them, and the peer to come again.
 
     DEVIATION: the RNR NAK may answer a packet in the middle of a message, or one that needs no receive.
@@ -396,7 +395,7 @@ def _not_present(hca: "Hca", qp: Qp, responder: Responder, packet: Packet, fault
         _refuse(hca, qp, error)
 
 
-def _read(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+def _read(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """RDMA READ: the answer is data (9.4.3)."""
     _check_single(responder, packet)
     if not qp.remote_rights & REMOTE_READ:
@@ -443,7 +442,7 @@ def _remember(responder: Responder, resource: Resource) -> None:
         del resources[0]
 
 
-def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+def _atomic(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """Compare-and-swap or fetch-and-add on 8 bytes of host memory, in host order (9.4.5)."""
     _check_single(responder, packet)
     if not qp.remote_rights & REMOTE_ATOMIC:
@@ -469,5 +468,5 @@ def _atomic(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
     answer_atomic(hca, qp, resource)
 
 
-def _refuse(hca: "Hca", qp: Qp, error: RequestError) -> None:
+def _refuse(hca: Hca, qp: Qp, error: RequestError) -> None:
     refuse(hca, qp, error.nak, error.recv_syndrome, error.event, str(error))

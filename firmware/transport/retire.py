@@ -1,17 +1,13 @@
 """The end of send WQEs: completed in order when they are done, or with the error that was waiting for their turn."""
 
-from typing import TYPE_CHECKING
-
+from firmware.model.hca import Hca
+from firmware.model.qp import Qp, Requester
+from firmware.model.send_wqe import LOCAL, PAGING
 from firmware.transport import completion
-from firmware.transport.qp import Qp, Requester
 from firmware.transport.state import enter_error, enter_send_error
-from firmware.transport.wqe import LOCAL, PAGING
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 
-def retire(hca: "Hca", qp: Qp, requester: Requester) -> None:
+def retire(hca: Hca, qp: Qp, requester: Requester) -> None:
     """Complete, in order, every WQE at the head that is done; then a fault that has reached the head."""
     pending = requester.pending
     una = requester.una
@@ -31,7 +27,7 @@ def retire(hca: "Hca", qp: Qp, requester: Requester) -> None:
             return
 
 
-def fail_head(hca: "Hca", qp: Qp, syndrome: int, reason: str) -> None:
+def fail_head(hca: Hca, qp: Qp, syndrome: int, reason: str) -> None:
     """The oldest WQE ends with an error, and the send queue with it."""
     requester = qp.requester
     wqe = requester.pending.popleft()

@@ -4,17 +4,15 @@ Everything from the oldest unacknowledged packet on is sent again (go-back-N). P
 completion a buffer belongs to the card.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from firmware.timers import Timer
+from firmware.model.hca import Hca
+from firmware.model.qp import RTS, Qp
+from firmware.model.send_wqe import PAGING
+from firmware.model.timers import Timer
 from firmware.transport import completion
-from firmware.transport.qp import RTS, Qp
 from firmware.transport.retire import fail_head
 from firmware.transport.state import run_soon
-from firmware.transport.wqe import PAGING
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 INFINITE: Final = 7
 
@@ -42,7 +40,7 @@ def rewind(qp: Qp) -> None:
     requester.reads = 0
 
 
-def go_back(hca: "Hca", qp: Qp) -> None:
+def go_back(hca: Hca, qp: Qp) -> None:
     """Retry once more, unless the retries are used up."""
     requester = qp.requester
     if requester.una >= requester.max_psn:
@@ -60,7 +58,7 @@ def go_back(hca: "Hca", qp: Qp) -> None:
     run_soon(hca, qp)
 
 
-def go_back_once(hca: "Hca", qp: Qp) -> None:
+def go_back_once(hca: Hca, qp: Qp) -> None:
     """As :func:`go_back`, but once per lost packet: each further sign of the same loss changes nothing."""
     requester = qp.requester
     if requester.rewound_at == requester.una:
@@ -69,7 +67,7 @@ def go_back_once(hca: "Hca", qp: Qp) -> None:
     go_back(hca, qp)
 
 
-def ack_timeout(hca: "Hca", qp: Qp) -> None:
+def ack_timeout(hca: Hca, qp: Qp) -> None:
     """The peer has been silent for too long."""
     requester = qp.requester
     if qp.state != RTS or requester.una >= requester.max_psn or requester.rnr_waiting:
@@ -83,7 +81,7 @@ def ack_timeout(hca: "Hca", qp: Qp) -> None:
     go_back(hca, qp)
 
 
-def receiver_not_ready(hca: "Hca", qp: Qp, code: int) -> None:
+def receiver_not_ready(hca: Hca, qp: Qp, code: int) -> None:
     """The peer has no receive posted: wait as long as it says, then send the message again."""
     requester = qp.requester
     if requester.rnr_waiting:
@@ -102,7 +100,7 @@ def receiver_not_ready(hca: "Hca", qp: Qp, code: int) -> None:
     hca.timers.arm(requester.rnr_timer, hca.now_ns + RNR_DELAY_NS[code])
 
 
-def _rnr_over(hca: "Hca", qp: Qp) -> None:
+def _rnr_over(hca: Hca, qp: Qp) -> None:
     qp.requester.rnr_waiting = False
     hca.count["retransmits"] += 1
     rewind(qp)

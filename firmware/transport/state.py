@@ -7,17 +7,14 @@ transition requires are taken from the command's context always, optional ones o
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware import paging
-from firmware.budget import RESOURCE_BYTES
-from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
-from firmware.programs import may_have_qkey, may_name
-from firmware.timers import Timer
-from firmware.transport import account
-from firmware.transport.completion import flush_receive_queue, flush_send_queue
-from firmware.transport.port import Port
-from firmware.transport.qp import (
+from firmware.model.budget import RESOURCE_BYTES
+from firmware.model.hca import Hca
+from firmware.model.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from firmware.model.port import Port
+from firmware.model.qp import (
     ERR,
     INIT,
     RST,
@@ -40,13 +37,14 @@ from firmware.transport.qp import (
     Requester,
     Responder,
 )
-from firmware.turns import FLUSH, SEND
+from firmware.model.timers import Timer
+from firmware.model.turns import FLUSH, SEND
+from firmware.programs import may_have_qkey, may_name
+from firmware.transport import account
+from firmware.transport.completion import flush_receive_queue, flush_send_queue
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.qpc import Ads, OptParam, Qpc
 from vhca.wire.packet import MULTICAST_LID_FIRST, Grh
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 CONNECTED: Final = (ST_RC, ST_UC, ST_XRC)
 RELIABLE: Final = (ST_RC, ST_XRC, ST_DCI)
@@ -187,7 +185,7 @@ def _required(op: int, service: int) -> tuple[str, ...]:
     return ()
 
 
-def apply(hca: "Hca", qp: Qp, opcode: int, opt_param_mask: int, qpc: Qpc) -> int:
+def apply(hca: Hca, qp: Qp, opcode: int, opt_param_mask: int, qpc: Qpc) -> int:
     """Carry out a transition command; returns the command status (0: done; otherwise nothing has changed).
 
     BAD_QP_STATE (0x10): not from this state; BAD_PARAM (0x03): an attribute or the mask is wrong; BAD_RES (0x05): a
@@ -248,7 +246,7 @@ def _copy(target: Qpc, source: Qpc, name: str) -> None:
         setattr(target, name, getattr(source, name))
 
 
-def _check(hca: "Hca", qp: Qp, opcode: int, context: Qpc) -> int:
+def _check(hca: Hca, qp: Qp, opcode: int, context: Qpc) -> int:
     """Validate the attributes as they would be after the transition."""
     path = context.primary_address_path
     if qp.service != ST_REG_UMR:
@@ -281,12 +279,12 @@ def _place(qp: Qp, path: Ads) -> tuple[int, int]:
     return path.vhca_port_num, 0 if qp.service == ST_QP0 else 1
 
 
-def port_of(hca: "Hca", number: int) -> Port:
+def port_of(hca: Hca, number: int) -> Port:
     """The port with this number, which must exist."""
     return hca.ports[number]
 
 
-def _take_over(hca: "Hca", qp: Qp, opcode: int, context: Qpc) -> None:
+def _take_over(hca: Hca, qp: Qp, opcode: int, context: Qpc) -> None:
     """Bring checked attributes into the form that the engines use."""
     path = context.primary_address_path
     requester, responder = qp.requester, qp.responder
@@ -323,7 +321,7 @@ def _take_over(hca: "Hca", qp: Qp, opcode: int, context: Qpc) -> None:
         requester.timeout_ns = max(TIMEOUT_FACTOR * (4096 << exponent), TIMEOUT_FLOOR_NS) if exponent else 0
 
 
-def _path(hca: "Hca", number: int, context: Qpc) -> Path:
+def _path(hca: Hca, number: int, context: Qpc) -> Path:
     ads = context.primary_address_path
     grh = None
     if ads.grh:
@@ -332,7 +330,7 @@ def _path(hca: "Hca", number: int, context: Qpc) -> Path:
     return Path(dlid=ads.rlid, sl=ads.sl, mlid=ads.mlid, source_gid_index=ads.src_addr_index, grh=grh)
 
 
-def change(hca: "Hca", qp: Qp, state: int, why: str) -> None:
+def change(hca: Hca, qp: Qp, state: int, why: str) -> None:
     """The one place that changes a queue pair's state."""
     if hca.trace is not None and state != qp.state:
         hca.trace("qp_state", {"qpn": qp.handle, "from": STATE_NAMES[qp.state], "to": STATE_NAMES[state], "why": why})
@@ -360,7 +358,7 @@ def live_context(qp: Qp) -> Qpc:
     return context
 
 
-def reset(hca: "Hca", qp: Qp) -> None:
+def reset(hca: Hca, qp: Qp) -> None:
     """2RST: queues, PSNs and everything under way are gone; no completion follows."""
     _stop(hca, qp)
     account.close(hca, qp)
@@ -375,12 +373,12 @@ def reset(hca: "Hca", qp: Qp) -> None:
         qp.rq.reset()
 
 
-def destroy(hca: "Hca", qp: Qp) -> None:
+def destroy(hca: Hca, qp: Qp) -> None:
     """Take a queue pair out of every table and timer of the transport; the caller removes the object itself."""
     reset(hca, qp)
 
 
-def _stop(hca: "Hca", qp: Qp) -> None:
+def _stop(hca: Hca, qp: Qp) -> None:
     requester = qp.requester
     for timer in (requester.ack_timer, requester.rnr_timer):
         hca.timers.drop(timer)
@@ -392,7 +390,7 @@ def _stop(hca: "Hca", qp: Qp) -> None:
     hca.flushing.pop(qp.handle, None)
 
 
-def enter_error(hca: "Hca", qp: Qp, why: str) -> None:
+def enter_error(hca: Hca, qp: Qp, why: str) -> None:
     """Into ERR, from a command or by the device itself: both queues are flushed, and again at every later post.
 
     Sends show by their doorbell. Receives show in their doorbell record only, so it is polled while the state lasts.
@@ -415,7 +413,7 @@ def enter_error(hca: "Hca", qp: Qp, why: str) -> None:
         hca.flushing[qp.handle] = qp
 
 
-def flush(hca: "Hca", qp: Qp, again: bool = False) -> None:
+def flush(hca: Hca, qp: Qp, again: bool = False) -> None:
     """Give what is posted its flush completions, some now and the rest in turns; nothing if the state has changed."""
     more = qp.state in (ERR, SQER) and flush_send_queue(hca, qp, again)
     if qp.state == ERR and flush_receive_queue(hca, qp, again):
@@ -425,7 +423,7 @@ def flush(hca: "Hca", qp: Qp, again: bool = False) -> None:
         hca.turns.add(FLUSH, qp)
 
 
-def enter_send_error(hca: "Hca", qp: Qp, why: str) -> None:
+def enter_send_error(hca: Hca, qp: Qp, why: str) -> None:
     """The send queue failed: unreliable services stop sending only (SQER), reliable ones enter ERR (10.3.1.6)."""
     if qp.service in RELIABLE or qp.service == ST_REG_UMR:
         enter_error(hca, qp, why)
@@ -437,13 +435,13 @@ def enter_send_error(hca: "Hca", qp: Qp, why: str) -> None:
     requester.next_psn = requester.una = requester.max_psn = requester.send_psn
 
 
-def _arm_flush_timer(hca: "Hca") -> None:
+def _arm_flush_timer(hca: Hca) -> None:
     if hca.flush_timer is None:
         hca.flush_timer = Timer(lambda now: flush_poll(hca))
     hca.timers.arm(hca.flush_timer, hca.now_ns + FLUSH_PERIOD_NS)
 
 
-def flush_poll(hca: "Hca") -> None:
+def flush_poll(hca: Hca) -> None:
     """Look for receives posted to queue pairs in ERR: the host tells by the doorbell record alone."""
     flushing = hca.flushing
     written = len(hca.out)
@@ -460,6 +458,6 @@ def flush_poll(hca: "Hca") -> None:
         _arm_flush_timer(hca)
 
 
-def run_soon(hca: "Hca", qp: Qp) -> None:
+def run_soon(hca: Hca, qp: Qp) -> None:
     """Let the send engine go on in a turn of its own, after the effects of this step are carried out."""
     hca.turns.add(SEND, qp)

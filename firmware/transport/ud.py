@@ -5,17 +5,21 @@ counted, unless partition, Q_Key and a posted receive fit (volume 1, 9.8.3). The
 the GRH, whether there is one or not (11.4.1.2).
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from firmware.budget import PACKET_BYTES
 from firmware.memory import STEP_PIECES, TOO_SHORT, AccessError, PageFault, gather, gather_pieces, scatter
-from firmware.objects import MulticastGroup
-from firmware.queues import RecvWqe, take_receive
+from firmware.model.budget import PACKET_BYTES
+from firmware.model.hca import Hca
+from firmware.model.multicast import MulticastGroup
+from firmware.model.port import Port
+from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
+from firmware.model.rings import RecvWqe
+from firmware.model.send_wqe import LOCAL, SendWqe
+from firmware.queues import take_receive
 from firmware.transport import account, completion, paging
 from firmware.transport.port import (
     DEFAULT_PKEY,
     MANAGEMENT_VL,
-    Port,
     gid_at,
     is_own_gid,
     path_bits,
@@ -23,16 +27,12 @@ from firmware.transport.port import (
     pkeys_match,
     transmit,
 )
-from firmware.transport.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
 from firmware.transport.state import enter_error, enter_send_error, run_soon
-from firmware.transport.wqe import LOCAL, SendWqe, WqeError, blocks_of, identity_of, parse
+from firmware.transport.wqe import WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import DatagramSegment
 from vhca.wire.ib import grh_bytes, transport_size_bytes
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Grh, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 GRH_BYTES: Final = 40
 MULTICAST_QPN: Final = 0xFFFFFF
@@ -50,7 +50,7 @@ _av = DatagramSegment.unpacker(
 )
 
 
-def run(hca: "Hca", qp: Qp) -> None:
+def run(hca: Hca, qp: Qp) -> None:
     """Send what is posted, a bounded number of WQEs per step."""
     sq = qp.sq
     if sq is None or qp.state != RTS or qp.requester.paging:
@@ -90,7 +90,7 @@ def run(hca: "Hca", qp: Qp) -> None:
         run_soon(hca, qp)
 
 
-def _fail(hca: "Hca", qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: str) -> None:
+def _fail(hca: Hca, qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: str) -> None:
     """End the WQE at hand, and with it the send queue, with an error."""
     sq = qp.sq
     assert sq is not None
@@ -104,7 +104,7 @@ def _fail(hca: "Hca", qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: s
         enter_error(hca, qp, "the send CQ is dead")
 
 
-def _send(hca: "Hca", qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
+def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
     """Build and transmit one datagram; False if that ended the send queue."""
     if wqe.op == LOCAL:
         return True
@@ -143,7 +143,7 @@ def _send(hca: "Hca", qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
     return True
 
 
-def _packet(hca: "Hca", qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
+def _packet(hca: Hca, qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
     """The packet that an address vector asks for; None if the vector is malformed."""
     q_key, extended, dqpn, sl, mlid, rlid, tclass, hop_limit, has_grh, gid_index, flow_label, rgid = _av(wqe.raw)
     if not extended:
@@ -192,7 +192,7 @@ def _permissive_source(mad: bytes) -> bool:
     return len(mad) >= 36 and mad[1] == 0x81 and mad[32] == 0xFF and mad[33] == 0xFF
 
 
-def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
+def receive(hca: Hca, port_number: int, qp: Qp, packet: Packet) -> None:
     """A datagram for this queue pair."""
     if qp.state <= INIT or qp.state == ERR:
         hca.count["rx_drop_qp_state"] += 1
@@ -228,7 +228,7 @@ def receive(hca: "Hca", port_number: int, qp: Qp, packet: Packet) -> None:
     _deliver(hca, port_number, qp, packet, recv)
 
 
-def _keys_fit(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> bool:
+def _keys_fit(hca: Hca, port: Port, qp: Qp, packet: Packet) -> bool:
     """Compare Q_Key and partition with those of the queue pair; QP1 is in every partition of its port (10.9.3)."""
     management = qp.service == ST_QP1
     if packet.qkey != (QP1_QKEY if management else qp.q_key):
@@ -243,7 +243,7 @@ def _keys_fit(hca: "Hca", port: Port, qp: Qp, packet: Packet) -> bool:
     return True
 
 
-def _deliver(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) -> None:
+def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) -> None:
     size = GRH_BYTES + len(packet.payload)
     try:
         if sum(sge[1] for sge in recv.segments) < size:
@@ -280,7 +280,7 @@ def _deliver(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe
         enter_error(hca, qp, "the receive CQ is dead")
 
 
-def _not_present(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: RecvWqe, fault: PageFault) -> None:
+def _not_present(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe, fault: PageFault) -> None:
     """Pages of the receive are missing: keep the datagram until they have come, and what arrives in the meantime."""
     responder = qp.responder
 
@@ -305,7 +305,7 @@ def _not_present(hca: "Hca", port_number: int, qp: Qp, packet: Packet, recv: Rec
         _refuse(hca, qp, recv, fault)
 
 
-def _refuse(hca: "Hca", qp: Qp, recv: RecvWqe, error: AccessError) -> None:
+def _refuse(hca: Hca, qp: Qp, recv: RecvWqe, error: AccessError) -> None:
     """A receive that cannot take the datagram: too short drops the packet only, a bad key ends the queue (9.9.3)."""
     if error.kind == TOO_SHORT and recv.srq is None and qp.rq is not None:
         qp.rq.consumer -= 1
@@ -318,7 +318,7 @@ def _refuse(hca: "Hca", qp: Qp, recv: RecvWqe, error: AccessError) -> None:
         enter_error(hca, qp, str(error))
 
 
-def receive_multicast(hca: "Hca", port_number: int, packet: Packet) -> None:
+def receive_multicast(hca: Hca, port_number: int, packet: Packet) -> None:
     """A datagram for the multicast QPN: each queue pair attached to its GID on this port gets a copy (10.5.2.1)."""
     if not MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
         hca.count["rx_drop_dlid"] += 1
@@ -336,7 +336,7 @@ def receive_multicast(hca: "Hca", port_number: int, packet: Packet) -> None:
         copy_on(hca)
 
 
-def copy_on(hca: "Hca") -> None:
+def copy_on(hca: Hca) -> None:
     """Give the next members of a group their copies, a bounded number per step; datagrams stay in order."""
     port_number, packet, members = hca.copies[0]
     port = hca.ports[port_number]

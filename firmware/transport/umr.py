@@ -6,11 +6,12 @@ changed.
 """
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from firmware.entries import KLM_BYTES, klm_sizes
 from firmware.memory import PIECE_COST_BYTES, STEP_PIECES, AccessError, PageFault, find_key, gather
-from firmware.objects import (
+from firmware.model.hca import Hca
+from firmware.model.objects import (
     ANY_QPN,
     LOCAL_READ,
     LOCAL_WRITE,
@@ -25,15 +26,12 @@ from firmware.objects import (
     REPEAT_BLOCK,
     Mkey,
 )
-from firmware.pages import Entries, all_present
+from firmware.model.pages import Entries, all_present
+from firmware.model.qp import Qp
+from firmware.model.send_wqe import SendWqe
 from firmware.transport.completion import BIND, LOCAL_PROTECTION, LOCAL_QP_OPERATION
-from firmware.transport.qp import Qp
-from firmware.transport.wqe import SendWqe
 from vhca.wire.connectx.mkey import Klm
 from vhca.wire.connectx.wqe import DataSegment, MkeyMask, UmrCheckFree, UmrCtrlSegment, UmrMkeySegment
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 OCTWORD: Final = 16
 BLOCK_OCTWORDS: Final = 4
@@ -65,7 +63,7 @@ class UmrError(Exception):
         self.syndrome = syndrome
 
 
-def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
+def execute(hca: Hca, qp: Qp, wqe: SendWqe) -> int:
     """Carry out the UMR of `wqe`, whole or not at all; returns its cost in bytes. Raises UmrError."""
     raw = wqe.raw
     if len(raw) < PAYLOAD_AT:
@@ -104,7 +102,7 @@ def execute(hca: "Hca", qp: Qp, wqe: SendWqe) -> int:
     return len(payload) + copied + pieces * PIECE_COST_BYTES
 
 
-def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeySegment, key: int) -> None:
+def _check(hca: Hca, qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeySegment, key: int) -> None:
     """May this queue pair change this key, and is the key in the state that the WQE expects?"""
     mask = ctrl.mkey_mask
     if not mkey.umr_enabled:
@@ -138,7 +136,7 @@ def _check(hca: "Hca", qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMke
     hca.note("umr", qpn=qp.handle, key=f"{key:#010x}", mask=f"{mask:#x}", octowords=ctrl.xlt_octowords)
 
 
-def _payload(hca: "Hca", qp: Qp, ctrl: UmrCtrlSegment, raw: bytes) -> bytes:
+def _payload(hca: Hca, qp: Qp, ctrl: UmrCtrlSegment, raw: bytes) -> bytes:
     """The translation entries, from the WQE itself or from memory."""
     size = ctrl.xlt_octowords * OCTWORD
     if not size:
@@ -226,7 +224,7 @@ def _load(old: Entries, ctrl: UmrCtrlSegment, payload: bytes) -> tuple[bytearray
     return table, copied
 
 
-def _check_window(hca: "Hca", qp: Qp, changed: Mkey) -> None:
+def _check_window(hca: Hca, qp: Qp, changed: Mkey) -> None:
     """What a window shows must lie inside regions of its domain that may be written if the window may (10.6.7.2.2)."""
     right = LOCAL_WRITE if changed.rights & (REMOTE_WRITE | REMOTE_ATOMIC) else 0
     for size, key, addr in _shown(changed.klms):
@@ -255,7 +253,7 @@ def _shown(klms: bytes) -> list[tuple[int, int, int]]:
     return [((size >> 16) * (repeat - 1) + (size & 0xFFFF), key, addr) for size, key, addr in _entries(columns)]
 
 
-def _commit(hca: "Hca", mkey: Mkey, changed: Mkey) -> None:
+def _commit(hca: Hca, mkey: Mkey, changed: Mkey) -> None:
     if changed.pd != mkey.pd:
         old, new = hca.pds.get(mkey.pd), hca.pds.get(changed.pd)
         if old is not None:

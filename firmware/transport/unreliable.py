@@ -1,7 +1,5 @@
 """The responder of unreliable connections: takes messages that arrive whole, drops others without a word (9.8.2)."""
 
-from typing import TYPE_CHECKING
-
 from firmware.memory import (
     STEP_PIECES,
     TOO_SHORT,
@@ -13,19 +11,17 @@ from firmware.memory import (
     remote_write,
     scatter,
 )
-from firmware.objects import REMOTE_WRITE
+from firmware.model.hca import Hca
+from firmware.model.objects import REMOTE_WRITE
+from firmware.model.psn import PSN_MASK
+from firmware.model.qp import RTR, Qp, Responder
+from firmware.model.segment import MESSAGE_BYTES_MAX, well_formed
 from firmware.queues import take_receive
 from firmware.transport import backlog, completion
 from firmware.transport.port import path_bits
-from firmware.transport.psn import PSN_MASK
-from firmware.transport.qp import RTR, Qp, Responder
-from firmware.transport.segment import MESSAGE_BYTES_MAX, well_formed
 from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
 from vhca.wire.packet import SEND, WRITE, Packet
-
-if TYPE_CHECKING:
-    from firmware.hca import Hca
 
 NO_MESSAGE = -1
 
@@ -34,7 +30,7 @@ class Dropped(Exception):
     """The message is dropped; the text is the name of the counter."""
 
 
-def request(hca: "Hca", qp: Qp, packet: Packet) -> None:
+def request(hca: Hca, qp: Qp, packet: Packet) -> None:
     """A request packet or burst of an unreliable connection."""
     responder = qp.responder
     if qp.state == RTR and not responder.established:
@@ -75,7 +71,7 @@ def _check(responder: Responder, packet: Packet) -> None:
         raise Dropped("rx_drop_malformed")
 
 
-def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+def _send(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     recv = responder.recv
     if recv is None:
         recv = take_receive(hca, qp)
@@ -113,7 +109,7 @@ def _send(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
         _finish(hca, qp, responder, packet, opcode, responder.offset, inline)
 
 
-def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
+def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     payload = packet.payload
     size = len(payload)
     if packet.start:
@@ -161,7 +157,7 @@ def _write(hca: "Hca", qp: Qp, responder: Responder, packet: Packet) -> None:
 
 
 def _finish(
-    hca: "Hca", qp: Qp, responder: Responder, packet: Packet, opcode: int, size: int, inline: bytes = b""
+    hca: Hca, qp: Qp, responder: Responder, packet: Packet, opcode: int, size: int, inline: bytes = b""
 ) -> None:
     recv = responder.recv
     assert recv is not None

@@ -7,8 +7,9 @@ operation error. Sizes are in bytes; a *unit* has 16 bytes, a basic block (BB) 6
 from struct import Struct
 from typing import Final
 
-from firmware.queues import Sge
-from firmware.transport.qp import ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC
+from firmware.model.qp import ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC
+from firmware.model.rings import Sge
+from firmware.model.send_wqe import LOCAL, SendWqe
 from vhca.layout import Layout, sub
 from vhca.wire.connectx.wqe import (
     AtomicSegment,
@@ -33,9 +34,6 @@ BLOCK: Final = 64
 DATAGRAM_UNITS: Final = DatagramSegment.SIZE // UNIT
 INLINE_FLAG: Final = 1 << 31
 INLINE_HEADER: Final = InlineSegment.SIZE
-
-# Operations of the wire; LOCAL is executed inside the card.
-LOCAL: Final = 100
 
 # opcode -> (operation, has immediate, has key to invalidate)
 _OPERATIONS: Final[dict[int, tuple[int, bool, bool]]] = {
@@ -87,78 +85,11 @@ _data = DataSegment.unpacker("byte_count", "lkey", "addr")
 _atomic = AtomicSegment.unpacker("swap_add", "compare")
 _xrc = XrcSegment.unpacker("xrc_srqn")
 _MAX_BYTE_COUNT: Final = 1 << 31
-# In place of a syndrome: the WQE waits for pages.
-PAGING: Final = -1
 _WORD: Final = Struct(">I")
 
 
 class WqeError(Exception):
     """The WQE is not one that this queue can execute; the text says why."""
-
-
-class SendWqe:
-    """One send WQE under way.
-
-    The first group is what the WQE says; `first` is its first PSN and `end` the one behind its last, -1 until it is
-    sent; `answer` are the bytes of a response that go into the completion; `fault` is a completion syndrome that waits
-    for its turn, or PAGING while the WQE waits for pages.
-    """
-
-    __slots__ = (
-        "answer",
-        "blocks",
-        "ce",
-        "compare",
-        "done",
-        "end",
-        "fault",
-        "fence",
-        "first",
-        "immediate",
-        "index",
-        "inline",
-        "invalidate",
-        "length",
-        "op",
-        "opcode",
-        "pieces",
-        "raw",
-        "reason",
-        "rkey",
-        "sges",
-        "solicited",
-        "swap_add",
-        "va",
-        "xrc_srqn",
-    )
-
-    def __init__(self, index: int, opcode: int, blocks: int) -> None:
-        self.index = index
-        self.opcode = opcode
-        self.blocks = blocks
-        self.op = LOCAL
-        self.ce = 0
-        self.fence = 0
-        self.solicited = False
-        self.immediate: int | None = None
-        self.invalidate: int | None = None
-        self.sges: list[Sge] = []
-        self.inline: bytes | None = None
-        # Inline data next to pointers, in order; None where there is only the one or the other.
-        self.pieces: list[bytes | Sge] | None = None
-        self.length = 0
-        self.va = 0
-        self.rkey = 0
-        self.swap_add = 0
-        self.compare = 0
-        self.xrc_srqn = 0
-        self.raw = b""
-        self.first = -1
-        self.end = -1
-        self.done = False
-        self.answer = b""
-        self.fault = 0
-        self.reason = ""
 
 
 def blocks_of(raw: bytes, at: int = 0) -> int:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from firmware.hca import Hca
+from firmware.model.hca import Hca
 from tests.support.driver import PAGE, Driver
 from vhca.layout import Layout
 from vhca.wire import smp

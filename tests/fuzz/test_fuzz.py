@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from firmware import queues
-from firmware.objects import Pd
+from firmware.model.objects import Pd
 from tests.fuzz import run
 from tests.fuzz.watch import BASE, Violation, WatchedMemory
 from tests.fuzz.world import World

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from firmware import boot
-from firmware.objects import HcaObject
+from firmware.model.objects import HcaObject
 from tests.fuzz.book import TEARDOWN, Book, Item
 from tests.fuzz.watch import BASE, Violation, WatchedBoard, WatchedMemory
 from tests.support import account

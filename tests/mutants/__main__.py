@@ -28,7 +28,7 @@ import pytest
 from tests.mutants.operators import Mutant, mutants, mutated, sample
 
 ROOT: Final = Path(__file__).parents[2]
-TARGETS: Final = "firmware/transport/*.py"
+TARGETS: Final = "firmware/transport/*.py firmware/model/psn.py firmware/model/qp.py firmware/model/se*.py"
 TESTS: Final = ("tests/scenario", "tests/unit/transport")
 EXPLAINED: Final = Path(__file__).with_name("explained.toml")
 
@@ -72,8 +72,9 @@ def explanations() -> list[Explanation]:
 
 
 def sources(pattern: str = TARGETS) -> dict[str, str]:
-    """Text of the files that `pattern` names, by path: read once, since a file may be edited during a run."""
-    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted(ROOT.glob(pattern))}
+    """Text of the files that the patterns name, by path: read once, since a file may be edited during a run."""
+    paths = sorted(path for part in pattern.split() for path in ROOT.glob(part))
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in paths}
 
 
 def all_mutants(texts: Mapping[str, str]) -> list[Mutant]:
@@ -207,7 +208,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1, help="which mutants are chosen (default: %(default)s)")
     parser.add_argument("--count", type=int, default=200, help="how many; 0 for all (default: %(default)s)")
-    parser.add_argument("--files", default=TARGETS, help="pattern of the files to change (default: %(default)s)")
+    parser.add_argument("--files", default=TARGETS, help="patterns of the files to change (default: %(default)s)")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the mutants of one file")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="show the chosen mutants and run nothing")

@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from firmware.transport.qp import ERR
+from firmware.model.qp import ERR
 from firmware.transport.state import TRANSITIONS, apply, live_context
 from tests.scenario.world import BASE, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, End, World
 from vhca.wire.connectx.qpc import Qpc

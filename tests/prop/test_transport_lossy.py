@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from firmware.objects import LOCAL_READ, MODE_MTT, Mkey
+from firmware.model.objects import LOCAL_READ, MODE_MTT, Mkey
 from tests.prop.bad_link import BadLink
 from tests.prop.conftest import EXAMPLES, count_steps
 from tests.scenario.world import ST_RC, ST_UC, ST_UD, Completion, End, World, pair

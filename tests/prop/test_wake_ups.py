@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware.hca import Hca
-from firmware.objects import Cq, Eq
-from firmware.queues import QueueBuffer, cq_doorbell, write_cqe
+from firmware.model.hca import Hca
+from firmware.model.objects import Cq, Eq
+from firmware.model.queue_buffer import QueueBuffer
+from firmware.queues import cq_doorbell, write_cqe
 from tests.support.driver import board_info
 from vhca.hw.memory import FlatMemory
 

@@ -1,7 +1,7 @@
 """Attributes of queue pairs: what the card announces is what a transition takes."""
 
-from firmware.budget import RESOURCE_BYTES
-from firmware.objects import QCounter
+from firmware.model.budget import RESOURCE_BYTES
+from firmware.model.objects import QCounter
 from firmware.transport import state
 from firmware.transport.state import live_context
 from tests.scenario.world import ACCESS_ERROR_EVENT, FOREVER_NS, End, World, pair

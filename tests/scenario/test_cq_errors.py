@@ -2,8 +2,8 @@
 
 import pytest
 
+from firmware.model.qp import SQER
 from firmware.queues import CQ_SYNDROME_OVERRUN, fail_cq
-from firmware.transport.qp import SQER
 from tests.scenario.world import ERR, ST_RC, ST_UC, ST_UD, CompletionQueue, End, SharedQueue, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.wqe import WqeOpcode

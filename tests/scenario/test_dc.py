@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from firmware import paging
-from firmware.budget import CONNECTION_BYTES
-from firmware.objects import MODE_KLM, REMOTE_READ, Dct, Mkey
+from firmware.model.budget import CONNECTION_BYTES
+from firmware.model.dct import Dct
+from firmware.model.objects import MODE_KLM, REMOTE_READ, Mkey
+from firmware.model.qp import ST_DCI
 from firmware.transport import dc, engine
-from firmware.transport.qp import ST_DCI
 from tests.scenario.test_paging import PRESENT, Region, answer, faults
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data, packed_klms

@@ -2,7 +2,16 @@
 
 import os
 
-from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MEMIC, REMOTE_ATOMIC, REMOTE_WRITE, Memic, Mkey
+from firmware.model.objects import (
+    LOCAL_READ,
+    LOCAL_WRITE,
+    MODE_KLM,
+    MODE_MEMIC,
+    REMOTE_ATOMIC,
+    REMOTE_WRITE,
+    Memic,
+    Mkey,
+)
 from tests.scenario.world import ALL_RIGHTS, Card, packed_klms, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import WqeOpcode

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from firmware.pages import packed
-from firmware.queues import QueueBuffer, RecordlessSendQueue
+from firmware.model.pages import packed
+from firmware.model.qp import RTR, SQER
+from firmware.model.queue_buffer import QueueBuffer
+from firmware.model.rings import RecordlessSendQueue
 from firmware.transport import engine
-from firmware.transport.qp import RTR, SQER
 from tests.scenario.tools import inject
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, CompletionQueue, End, World, pair
 from vhca.wire.connectx.cmd import Op

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from firmware.objects import MulticastGroup
+from firmware.model.multicast import MulticastGroup
+from firmware.model.qp import ERR, INIT, RST
 from firmware.transport.port import gids_match
-from firmware.transport.qp import ERR, INIT, RST
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ST_RC, ST_UC, ST_UD, End, World, pair
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, RC, SEND, UC, UD, WRITE, Grh

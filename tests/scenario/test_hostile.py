@@ -7,9 +7,9 @@ import pytest
 from firmware.commands.registry import Command
 from firmware.commands.srq import destroy_xrc_srq
 from firmware.memory import AccessError, find_key, translate
-from firmware.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK, Mkey
-from firmware.pages import packed
-from firmware.timers import Timer, TimerHeap
+from firmware.model.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK, Mkey
+from firmware.model.pages import packed
+from firmware.model.timers import Timer, TimerHeap
 from firmware.transport.completion import FLUSH_BUDGET
 from tests.scenario.test_umr import REGISTER, entries, free_key, register, umr
 from tests.scenario.test_xrc import segment, xrc

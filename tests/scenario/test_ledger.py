@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from firmware.budget import ANSWER_BYTES, PACKET_BYTES, RESOURCE_BYTES, WORK_REQUEST_BYTES
 from firmware.memory import STEP_PIECES
+from firmware.model.budget import ANSWER_BYTES, PACKET_BYTES, RESOURCE_BYTES, WORK_REQUEST_BYTES
 from firmware.transport import account, backlog
 from tests.scenario.test_pieces import Crumbs
 from tests.scenario.world import ST_UC, End, World, pair

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firmware.budget import WORK_REQUEST_BYTES
+from firmware.model.budget import WORK_REQUEST_BYTES
 from firmware.transport.requester import MAX_PENDING
 from tests.scenario.test_xrc import xrc
 from tests.scenario.tools import FIRST, inject, sent, stall

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from firmware import paging
 from firmware.memory import PageFault, direct, find_key, translate
-from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey, nobody
+from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey, nobody
 from firmware.transport import state
 from tests.scenario.tools import lose
 from tests.scenario.world import (

@@ -2,10 +2,10 @@
 
 import pytest
 
+from firmware.model.qp import INIT, RST, RTR
+from firmware.model.send_wqe import PAGING
 from firmware.transport import paging
-from firmware.transport.qp import INIT, RST, RTR
 from firmware.transport.retry import RNR_DELAY_NS
-from firmware.transport.wqe import PAGING
 from tests.scenario.test_paging import PAGE, PRESENT, Region, answer, av_send, datagrams, faults, serve, statuses
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ERR, RTS, End, World, pair

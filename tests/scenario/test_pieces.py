@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from firmware.memory import FEW_PIECES, SMALL_PIECE_BYTES, STEP_PIECES
-from firmware.objects import MODE_KLM, Mkey
+from firmware.model.objects import MODE_KLM, Mkey
 from firmware.transport import backlog
 from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_UD, Card, End, World, packed_klms, pair
 from vhca.wire.connectx.cmd import Op

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firmware.transport.qp import ReadJob
+from firmware.model.qp import ReadJob
 from tests.scenario.test_dc import Target, initiator
 from tests.scenario.test_dc import send as send_dc
 from tests.scenario.test_ud import management, smp

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from firmware.objects import LOCAL_READ, LOCAL_WRITE, Pd
+from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, Pd
 from firmware.queues import eq_doorbell
 from firmware.transport.state import live_context
 from tests.scenario.tools import lose

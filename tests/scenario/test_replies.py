@@ -2,10 +2,10 @@
 
 import pytest
 
-from firmware.budget import ANSWER_BYTES
-from firmware.transport.qp import ReadJob, Resource
+from firmware.model.budget import ANSWER_BYTES
+from firmware.model.qp import ReadJob, Resource
+from firmware.model.segment import BURST_BYTES
 from firmware.transport.replies import AT_ONCE_BYTES, READ_BUDGET, SPARE_REPLIES, _still_sends, too_many
-from firmware.transport.segment import BURST_BYTES
 from tests.scenario.tools import FIRST, Steps, inject, large_region, sent, stall
 from tests.scenario.world import ERR, RTS, ST_RC, Card, End, World, pair
 from vhca.wire.connectx.cmd import Op

@@ -2,8 +2,8 @@
 
 import pytest
 
-from firmware.objects import MulticastGroup
-from firmware.transport.psn import HALF, distance, extend
+from firmware.model.multicast import MulticastGroup
+from firmware.model.psn import HALF, distance, extend
 from tests.scenario.tools import FIRST, inject, sent
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, End, SharedQueue, World, pair
 from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome

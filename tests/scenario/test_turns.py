@@ -2,12 +2,12 @@
 
 import pytest
 
-from firmware.objects import MulticastGroup
-from firmware.pages import packed
-from firmware.queues import QueueBuffer
+from firmware.model.multicast import MulticastGroup
+from firmware.model.pages import packed
+from firmware.model.qp import RTS, SQER, STATE_NAMES
+from firmware.model.queue_buffer import QueueBuffer
 from firmware.transport import engine, ud
 from firmware.transport.completion import FLUSH_BUDGET
-from firmware.transport.qp import RTS, SQER, STATE_NAMES
 from firmware.transport.state import FLUSH_EFFECTS, FLUSH_PERIOD_NS
 from tests.scenario.world import ERR, ST_UC, ST_UD, Card, CompletionQueue, End, World, pair
 from vhca.hw.effects import EntryWrite

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from firmware.transport.qp import SQER
+from firmware.model.qp import SQER
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ERR, ST_UC, CompletionQueue, End, World, pair
 from vhca.wire.connectx.cmd import Op

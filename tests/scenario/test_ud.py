@@ -5,9 +5,10 @@ import struct
 
 import pytest
 
-from firmware.objects import MulticastGroup
+from firmware.model.management import Nobody
+from firmware.model.multicast import MulticastGroup
+from firmware.model.qp import SQER
 from firmware.transport.port import path_bits
-from firmware.transport.qp import SQER
 from tests.scenario.tools import inject
 from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
 from vhca.wire.connectx.cmd import Op
@@ -145,11 +146,12 @@ def test_a_management_datagram_that_nobody_attends_may_be_taken_by_the_card(take
     world, _, b = ud_pair()
     asked: list[int] = []
 
-    def unattended(port: int, packet: Packet) -> bool:
-        asked.append(port)
-        return taken
+    class Agents(Nobody):
+        def unattended(self, number: int, packet: Packet) -> bool:
+            asked.append(number)
+            return taken
 
-    b.card.hca.unattended = unattended
+    b.card.hca.management = Agents()
     inject(world, b, dest_qp=1, service=UD, op=SEND, psn=0, payload=smp(4), qkey=0x80010000)
     assert asked == [1]
     assert b.card.hca.count["rx_drop_no_management_qp"] == (not taken)
@@ -331,7 +333,15 @@ def test_smp_for_the_agent_does_not_reach_the_host() -> None:
     world = World()
     a, b = management(world, ST_QP0)
     seen: list[Packet] = []
-    world.b.hca.sma = lambda port, packet: packet.payload[3] == 1 and not seen.append(packet)  # type: ignore[func-returns-value]
+
+    class Agents(Nobody):
+        def smp_in(self, number: int, packet: Packet) -> bool:
+            if packet.payload[3] != 1:
+                return False
+            seen.append(packet)
+            return True
+
+    world.b.hca.management = Agents()
     for _ in range(2):
         b.post_recv(b.buffer(296), 296)
     a.datagram(a.buffer(smp(method=1)), 256, 2, 0, qkey=0)

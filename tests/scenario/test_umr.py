@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from firmware.memory import AccessError, direct, translate
-from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, REMOTE_WRITE, REPEAT_BLOCK, Mkey, Pd
-from firmware.pages import packed
+from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, REMOTE_WRITE, REPEAT_BLOCK, Mkey, Pd
+from firmware.model.pages import packed
 from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, Card, End, World, packed_klms, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.mkey import Klm

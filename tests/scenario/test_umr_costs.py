@@ -4,14 +4,14 @@ import struct
 
 import pytest
 
-from firmware.hca import Hca
 from firmware.memory import PIECE_COST_BYTES
-from firmware.objects import MODE_KLM, MODE_KSM, MODE_MTT, Mkey
-from firmware.pages import packed
+from firmware.model.hca import Hca
+from firmware.model.objects import MODE_KLM, MODE_KSM, MODE_MTT, Mkey
+from firmware.model.pages import packed
+from firmware.model.qp import Qp
+from firmware.model.send_wqe import SendWqe
 from firmware.transport import umr as umr_module
-from firmware.transport.qp import Qp
 from firmware.transport.requester import BYTE_BUDGET
-from firmware.transport.wqe import SendWqe
 from tests.scenario.test_umr import entries, free_key, umr
 from tests.scenario.test_umr_masks import registration_queue
 from tests.scenario.world import Card, End, packed_klms, pair

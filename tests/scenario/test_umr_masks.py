@@ -2,7 +2,7 @@
 
 import pytest
 
-from firmware.objects import (
+from firmware.model.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,

@@ -2,7 +2,7 @@
 
 import os
 
-from firmware.objects import SRQ_XRC
+from firmware.model.objects import SRQ_XRC
 from tests.scenario.world import ERR, ST_XRC, CompletionQueue, End, SharedQueue, World, XrcSegment
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome

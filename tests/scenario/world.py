@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from firmware.hca import Hca
-from firmware.objects import (
+from firmware.model.hca import Hca
+from firmware.model.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_MTT,
@@ -29,10 +29,12 @@ from firmware.objects import (
     Srq,
     Table,
 )
-from firmware.pages import packed
-from firmware.queues import QueueBuffer, RecvQueue, SendQueue, cq_doorbell, eq_doorbell
+from firmware.model.pages import packed
+from firmware.model.qp import ERR, INIT, RTR, RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
+from firmware.model.queue_buffer import QueueBuffer
+from firmware.model.rings import RecvQueue, SendQueue
+from firmware.queues import cq_doorbell, eq_doorbell
 from firmware.transport import engine, state
-from firmware.transport.qp import ERR, INIT, RTR, RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
 from vhca.hw.effects import DeviceWrite, DmaWrite, Effect, EntryWrite, RaiseIrq, Transmit
 from vhca.hw.hardware import BoardInfo, TraceSink
 from vhca.hw.memory import FlatMemory, Memory
@@ -52,6 +54,7 @@ from vhca.wire.connectx.wqe import (
     XrcSegment,
 )
 from vhca.wire.packet import Packet
+from vhca.wire.smp import PORT_ACTIVE
 
 BASE = 0x10_0000
 ALL_RIGHTS = LOCAL_READ | LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC
@@ -68,6 +71,14 @@ class TestPort:
     lid: int
     lmc: int = 0
     sm_lid: int = 1
+    sm_sl: int = 0
+    subnet_timeout: int = 18
+    capability_mask: int = 0
+    logical_state: int = PORT_ACTIVE
+    physical_state: int = 5
+    admin_up: bool = True
+    number: int = 1
+    guid: int = 1
     pkeys: list[int] = field(default_factory=lambda: [0xFFFF, 0x8001, 0x0002])
     gids: list[bytes] = field(default_factory=list)
     active: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from firmware.budget import (
+from firmware.model.budget import (
     ANSWER_BYTES,
     CONNECTION_BYTES,
     MULTICAST_GROUP_BYTES,
@@ -14,8 +14,8 @@ from firmware.budget import (
     PAGE_REQUEST_BYTES,
     WORK_REQUEST_BYTES,
 )
-from firmware.hca import Hca
-from firmware.transport.qp import Qp
+from firmware.model.hca import Hca
+from firmware.model.qp import Qp
 from vhca.wire.packet import Packet
 
 

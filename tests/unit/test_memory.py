@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware.memory import BUS, PROTECTION, TOO_SHORT, AccessError, Crowded, find_key, gather, scatter, translate
-from firmware.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, MODE_PA, REPEAT_BLOCK, Mkey
-from firmware.pages import packed
+from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, MODE_PA, REPEAT_BLOCK, Mkey
+from firmware.model.pages import packed
 from tests.scenario.world import ALL_RIGHTS, End, World
 from tests.scenario.world import packed_klms as klms
 from vhca.hw.effects import DmaWrite, Effect

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from firmware.objects import Cq, Mkey
-from firmware.timers import Timer
-from firmware.transport.qp import Qp
-from firmware.transport.wqe import SendWqe
+from firmware.model.objects import Cq, Mkey
+from firmware.model.qp import Qp
+from firmware.model.send_wqe import SendWqe
+from firmware.model.timers import Timer
 from tests.bench.bench_memory import Rounds
 from tests.support.driver import PAGE
 from vhca.wire.connectx import cmd

@@ -31,7 +31,7 @@ class DatagramCard:
         info.lid, info.sm_lid, info.port_state = LID, 1, smp.PORT_ACTIVE
         self.port.refresh()
         self.announced = hca.capabilities.general
-        self.counters: PortCounters = hca.agents.port_counters[1]
+        self.counters: PortCounters = self.port.counters
         pd = cmd.AllocPdOut.from_bytes(driver.run(Op.ALLOC_PD)).pd
         view = cmd.CreateQpIn()
         self.record, ring = driver.alloc(64), driver.alloc(8192)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from firmware.hca import Hca
 from firmware.kernel import Kernel
 from firmware.memory import find_key, translate
-from firmware.objects import LOCAL_READ
-from firmware.programs import CAP_RAW_TX, SHARED_UID
-from firmware.transport.qp import RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UD, ST_XRC
+from firmware.model.hca import Hca
+from firmware.model.objects import LOCAL_READ
+from firmware.model.qp import RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UD, ST_XRC
+from firmware.programs import SHARED_UID
 from tests.support.driver import PAGE, Driver
 from vhca.layout import Layout
 from vhca.wire import smp
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cmd.dct import CreateDctIn
+from vhca.wire.connectx.devx import CAP_RAW_TX
 from vhca.wire.connectx.qpc import OptParam
 from vhca.wire.connectx.wqe import CtrlSegment, DatagramSegment, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
 
@@ -32,7 +33,9 @@ def driver() -> Driver:
     driver.probe()
     driver.create_eq(4, 0, vector=1)
     driver.board.link_change(1, True)
-    port = hca_of(driver).agents.ports[1]
+    firmware = driver.board.firmware
+    assert isinstance(firmware, Kernel)
+    port = firmware.agents.ports[1]
     port.managed.info.lid, port.managed.info.sm_lid, port.managed.info.port_state = LID, 1, smp.PORT_ACTIVE
     port.refresh()
     return driver

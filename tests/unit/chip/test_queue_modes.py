@@ -3,7 +3,7 @@
 import pytest
 
 from firmware.kernel import Kernel
-from firmware.queues import RecordlessSendQueue
+from firmware.model.rings import RecordlessSendQueue
 from tests.support.driver import CommandFailed, Driver
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_FULL, CAPS_MIN
+from firmware.model.profiles import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_FULL, CAPS_MIN
 from vhca.layout import Layout
 from vhca.wire.connectx import init_segment
 from vhca.wire.connectx.caps import CmdHcaCap

@@ -183,7 +183,7 @@ class PoweredCard(Driver):
 
     @property
     def info(self) -> w.PortInfo:
-        return self.board.firmware.hca.agents.ports[1].managed.info  # type: ignore[attr-defined, no-any-return]
+        return self.board.firmware.agents.ports[1].managed.info  # type: ignore[attr-defined, no-any-return]
 
 
 def test_the_board_takes_the_link_down_after_the_answer_and_lets_it_train() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from firmware.budget import OBJECT_BYTES, WORK_REQUEST_BYTES, Budget
-from firmware.objects import Pd, Table
+from firmware.model.budget import OBJECT_BYTES, WORK_REQUEST_BYTES, Budget
+from firmware.model.objects import Pd, Table
 from firmware.transport import account, backlog
 from tests.bench.bench_memory import Rounds
 from tests.scenario.tools import stall

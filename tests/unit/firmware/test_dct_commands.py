@@ -2,11 +2,11 @@
 
 import pytest
 
-from firmware.hca import Hca
 from firmware.kernel import Kernel
-from firmware.objects import SRQ_RMP, Cq, Eq, Srq
-from firmware.pages import packed
-from firmware.queues import QueueBuffer
+from firmware.model.hca import Hca
+from firmware.model.objects import SRQ_RMP, Cq, Eq, Srq
+from firmware.model.pages import packed
+from firmware.model.queue_buffer import QueueBuffer
 from tests.support.driver import CommandFailed, Driver
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from firmware.budget import OBJECT_BYTES
-from firmware.graveyard import PIECE, Graveyard
-from firmware.transport.qp import Qp
+from firmware.model.budget import OBJECT_BYTES
+from firmware.model.graveyard import PIECE, Graveyard
+from firmware.model.qp import Qp
 from tests.bench.bench_memory import Rounds
 from tests.scenario.world import ST_RC, World, pair
 from tests.support.driver import Driver

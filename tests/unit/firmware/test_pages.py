@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware.memory import SURVEY_ENTRIES, direct, translate
-from firmware.objects import LOCAL_WRITE, MODE_MTT, Mkey
-from firmware.pages import PRESENT, all_present, contiguous, packed, page_at, pages_of
-from firmware.queues import QueueBuffer
+from firmware.model.objects import LOCAL_WRITE, MODE_MTT, Mkey
+from firmware.model.pages import PRESENT, all_present, contiguous, packed, page_at, pages_of
+from firmware.model.queue_buffer import QueueBuffer
 from tests.scenario.world import World
 
 PAGE = 4096

@@ -2,10 +2,10 @@
 
 import pytest
 
-from firmware.hca import NULL_MKEY, Hca
 from firmware.kernel import Kernel
 from firmware.memory import AccessError, PageFault, direct, translate
-from firmware.objects import LOCAL_READ, PageRequest
+from firmware.model.hca import NULL_MKEY, Hca
+from firmware.model.objects import LOCAL_READ, PageRequest
 from tests.support.driver import CommandFailed, Driver
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.caps import CapType, CmdHcaCap

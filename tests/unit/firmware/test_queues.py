@@ -3,11 +3,11 @@
 import pytest
 
 from firmware.commands.srq import arm_limit
-from firmware.hca import Hca
-from firmware.objects import CQ_FIRED, Cq, Eq, Srq
-from firmware.pages import packed
+from firmware.model.hca import Hca
+from firmware.model.objects import CQ_FIRED, Cq, Eq, Srq
+from firmware.model.pages import packed
+from firmware.model.queue_buffer import QueueBuffer
 from firmware.queues import (
-    QueueBuffer,
     cq_doorbell,
     drop_held_event,
     eq_doorbell,

@@ -5,7 +5,7 @@ import weakref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware.timers import STALE_BUDGET, Timer, TimerHeap
+from firmware.model.timers import STALE_BUDGET, Timer, TimerHeap
 
 
 def test_due_timers_run_in_order_of_their_deadlines() -> None:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firmware.model.psn import distance, extend
+from firmware.model.qp import ST_RC, ST_UD
+from firmware.model.segment import packet_count, well_formed
 from firmware.transport.port import gid_at, is_own_lid, pkey_at, pkeys_match
-from firmware.transport.psn import distance, extend
-from firmware.transport.qp import ST_RC, ST_UD
 from firmware.transport.retry import RNR_DELAY_NS
-from firmware.transport.segment import packet_count, well_formed
 from firmware.transport.wqe import WqeError, parse
 from tests.scenario.world import TestPort
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode

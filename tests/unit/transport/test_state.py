@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from firmware.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
-from firmware.transport.qp import ERR, INIT, RST, RTR, RTS, SQD, SQER
+from firmware.model.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from firmware.model.qp import ERR, INIT, RST, RTR, RTS, SQD, SQER
 from firmware.transport.state import OPTIONAL_FIELDS, TRANSITIONS, destroy, live_context
 from tests.scenario.world import ST_QP0, ST_QP1, ST_RC, ST_UC, ST_UD, End, World, pair
 from vhca.wire.connectx.cmd import Op, Status

@@ -5,18 +5,20 @@ part appends its effects to `out` in order, and nothing keeps them afterwards.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from firmware.budget import Budget
-from firmware.graveyard import Graveyard
-from firmware.objects import (
+from firmware.model.budget import Budget
+from firmware.model.capabilities import LOG_RESERVED_QPN_MAX, LOG_RESERVED_QPNS, RESERVED_QPN_FIRST, Capabilities
+from firmware.model.dct import Dct
+from firmware.model.graveyard import Graveyard
+from firmware.model.management import Management, Nobody
+from firmware.model.multicast import MulticastGroup
+from firmware.model.objects import (
     Cq,
-    Dct,
     Eq,
     Memic,
     Mkey,
-    MulticastGroup,
     PageFaults,
     Pd,
     QCounter,
@@ -29,18 +31,14 @@ from firmware.objects import (
     Umem,
     Xrcd,
 )
-from firmware.profile import LOG_RESERVED_QPN_MAX, LOG_RESERVED_QPNS, RESERVED_QPN_FIRST, Capabilities
-from firmware.timers import Timer, TimerHeap
-from firmware.transport.port import Port
-from firmware.transport.qp import Qp
-from firmware.turns import Turns
+from firmware.model.port import Port
+from firmware.model.qp import Qp
+from firmware.model.timers import Timer, TimerHeap
+from firmware.model.turns import Turns
 from vhca.hw.effects import Effects
 from vhca.hw.hardware import BoardInfo, Hardware
 from vhca.hw.memory import Memory
 from vhca.wire.packet import Packet
-
-if TYPE_CHECKING:
-    from firmware.agents import Agents
 
 EVENT_COMMAND = 0x0A
 # Reserved: a key that stands for memory that is not there. Its index is never given out, so every access is refused.
@@ -52,7 +50,6 @@ class Hca:
     """Everything that a reset clears is made anew by :meth:`clear`; counters survive it."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self.hardware = hardware
         self.memory: Memory = hardware.memory
         self.device_memory: Memory = hardware.device_memory
         self.info: BoardInfo = hardware.info
@@ -74,11 +71,7 @@ class Hca:
         # Number of the last connection that an initiator made; resets do not turn it back.
         self.dc_connections = 0
         self.ports: Mapping[int, Port] = {}
-        # Takes a packet for QP0 that the subnet management agent answers; returns False for all others.
-        self.sma: Callable[[int, Packet], bool] | None = None
-        # Answers, if it can, a packet for QP0 or QP1 that no queue pair of the host is there to take.
-        self.unattended: Callable[[int, Packet], bool] | None = None
-        self.agents: Agents
+        self.management: Management = Nobody()
         self.reset_state()
 
     def reset_state(self) -> None:

@@ -8,10 +8,9 @@ A turn is data, (work, queue pair): no closure, and nothing but the line holds o
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from firmware.transport.qp import Qp
+from firmware.model.qp import Qp
 
 # What a turn is for, as a bit of ``Qp.turns``.
 SEND: Final = 1
@@ -32,13 +31,13 @@ class Turns:
     def __init__(self) -> None:
         self._line: deque[tuple[int, Qp]] = deque()
 
-    def add(self, work: int, qp: "Qp") -> None:
+    def add(self, work: int, qp: Qp) -> None:
         """Ask for a turn; nothing happens if one is waiting already."""
         if not qp.turns & work:
             qp.turns |= work
             self._line.append((work, qp))
 
-    def take(self) -> "tuple[int, Qp] | None":
+    def take(self) -> tuple[int, Qp] | None:
         """The next in line, None if nobody waits; one whose wish was taken back (``Qp.turns`` = 0) has gone."""
         line = self._line
         while line:
@@ -53,6 +52,6 @@ class Turns:
         return bool(self._line)
 
     @property
-    def line(self) -> "deque[tuple[int, Qp]]":
+    def line(self) -> deque[tuple[int, Qp]]:
         """Who waits, to be freed in pieces; nobody uses the line any more."""
         return self._line

@@ -9,16 +9,13 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from firmware.budget import Budget
-from firmware.pages import ENTRY_BYTES, Entries, page_at
-
-if TYPE_CHECKING:
-    from firmware.graveyard import Grave
-    from firmware.queues import QueueBuffer
-    from firmware.timers import Timer
-    from firmware.transport.qp import Qp
+from firmware.model.budget import Budget
+from firmware.model.graveyard import Grave
+from firmware.model.pages import ENTRY_BYTES, Entries, page_at
+from firmware.model.queue_buffer import QueueBuffer
+from firmware.model.timers import Timer
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +32,7 @@ class HcaObject:
     umems: "tuple[Umem | None, Umem | None]" = (None, None)
     charged: int = 0
 
-    def let_go(self) -> "tuple[Grave, ...]":
+    def let_go(self) -> tuple[Grave, ...]:
         """Break circles of references to it, once nobody uses it any more; returns more to be freed."""
         return ()
 
@@ -88,7 +85,7 @@ class Table(Generic[T]):
         self._free.append(obj.handle)
         self.budget.give(obj.charged)
 
-    def graves(self) -> "tuple[Grave, ...]":
+    def graves(self) -> tuple[Grave, ...]:
         """What the table holds, to be freed in pieces; nobody uses the table any more."""
         return (self._items,)
 
@@ -161,7 +158,7 @@ class QCounter(HcaObject):
 class Eq(HcaObject):
     """Event queue: `producer` and `consumer` are free running (24 bit on the wire), `event_mask` has bit = type."""
 
-    buffer: "QueueBuffer" = field(kw_only=True)
+    buffer: QueueBuffer = field(kw_only=True)
     log_size: int = field(kw_only=True)
     vector: int = field(kw_only=True)
     event_mask: int = field(kw_only=True)
@@ -187,7 +184,7 @@ class Cq(HcaObject):
     """
 
     eq: Eq = field(kw_only=True)
-    buffer: "QueueBuffer" = field(kw_only=True)
+    buffer: QueueBuffer = field(kw_only=True)
     log_size: int = field(kw_only=True)
     cqe_bytes: int = field(kw_only=True)
     dbr_addr: int = field(kw_only=True)
@@ -205,9 +202,9 @@ class Cq(HcaObject):
     max_count: int = 0
     # Completions that an event is held back for, and the end of its waiting
     held: int = 0
-    moderation: "Timer | None" = None
+    moderation: Timer | None = None
 
-    def let_go(self) -> "tuple[Grave, ...]":
+    def let_go(self) -> tuple[Grave, ...]:
         """See :class:`HcaObject`."""
         self.moderation = None
         return ()
@@ -247,11 +244,11 @@ REPEAT_BLOCK = 0x400
 class Mkey(HcaObject):
     """Memory key: number = index; the full key is ``handle << 8 | variant``.
 
-    The translation is kept packed as the host wrote it: `mtts` (page entries of 8 bytes, see :mod:`firmware.pages`) of
-    MTT mode, `klms` (16 bytes: byte count, key, address) of KLM mode, `ksms` (16 bytes: key, address) of KSM mode.
-    A MEMIC key shows `memic`, from `device_offset` in BAR0 on. `length` is in bytes, `capacity_octwords` the size of
-    the translation table in 16-byte units. `qpn` is ANY_QPN or the one QP that may use the key (memory window of type
-    2). If the key is `paged`, its page entries carry rights, and pages may be missing.
+    The translation is kept packed as the host wrote it: `mtts` (page entries of 8 bytes, see
+    :mod:`firmware.model.pages`) of MTT mode, `klms` (16 bytes: byte count, key, address) of KLM mode, `ksms` (16 bytes:
+    key, address) of KSM mode. A MEMIC key shows `memic`, from `device_offset` in BAR0 on. `length` is in bytes,
+    `capacity_octwords` the size of the translation table in 16-byte units. `qpn` is ANY_QPN or the one QP that may use
+    the key (memory window of type 2). If the key is `paged`, its page entries carry rights, and pages may be missing.
 
     Work requests change the lists, in place or for others; whoever does calls :meth:`translation_changed`.
     """
@@ -306,7 +303,7 @@ class Srq(HcaObject):
     """
 
     kind: int = field(kw_only=True)
-    buffer: "QueueBuffer" = field(kw_only=True)
+    buffer: QueueBuffer = field(kw_only=True)
     log_size: int = field(kw_only=True)
     log_stride: int = field(kw_only=True)
     dbr_addr: int = field(kw_only=True)
@@ -321,45 +318,6 @@ class Srq(HcaObject):
     limit: int = 0
     failed: bool = False
     context: bytes = b""
-
-
-@dataclass(slots=True, eq=False)
-class Dct(HcaObject):
-    """Target of the dynamically connected transport; its number is of the QP number space, `mtu` in bytes.
-
-    `connections`: by source LID and initiator, the number of a connection and this side of it.
-    """
-
-    pd: int = field(kw_only=True)
-    srq: Srq = field(kw_only=True)
-    cq: Cq = field(kw_only=True)
-    port: int = field(kw_only=True)
-    pkey_index: int = field(kw_only=True)
-    mtu: int = field(kw_only=True)
-    access_key: int = field(kw_only=True)
-    rights: int = field(kw_only=True)
-    min_rnr_nak: int = field(kw_only=True)
-    user_index: int = field(kw_only=True)
-    counter: QCounter | None = None
-    # Data up to so many bytes are put into the completion instead of memory.
-    inline_receive: int = 0
-    context: bytes = b""
-    drained: bool = False
-    armed: bool = False
-    key_violations: int = 0
-    connections: "dict[tuple[int, int], tuple[int, Qp]]" = field(default_factory=dict)
-
-    def let_go(self) -> "tuple[Grave, ...]":
-        """See :class:`HcaObject`."""
-        return (self.connections,)
-
-
-@dataclass(slots=True, eq=False)
-class MulticastGroup:
-    """QPs attached to one multicast GID."""
-
-    gid: bytes
-    members: "list[Qp]" = field(default_factory=list)
 
 
 Resume = Callable[[bool], None]

@@ -1,23 +1,20 @@
 """A queue pair: where requester, responder and completer meet.
 
 The first part is what the commands set; the second part belongs to the transport engines and is made anew by every
-reset of the queue pair. PSNs are free running integers here (see :mod:`firmware.transport.psn`).
+reset of the queue pair. PSNs are free running integers here (see :mod:`firmware.model.psn`).
 """
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from firmware.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq, nobody
-from firmware.transport.segment import BURST_BYTES
+from firmware.model.graveyard import Grave
+from firmware.model.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq, nobody
+from firmware.model.rings import RecvQueue, RecvWqe, SendQueue
+from firmware.model.segment import BURST_BYTES
+from firmware.model.send_wqe import SendWqe
+from firmware.model.timers import Timer
 from vhca.wire.connectx.qpc import Qpc
-
-if TYPE_CHECKING:
-    from firmware.graveyard import Grave
-    from firmware.queues import RecvQueue, RecvWqe, SendQueue
-    from firmware.timers import Timer
-    from firmware.transport.wqe import SendWqe
-    from vhca.wire.packet import Grh, Packet
+from vhca.wire.packet import Grh, Packet
 
 # qpc.st: service types
 ST_RC = 0
@@ -52,7 +49,7 @@ class Path:
     sl: int = 0
     mlid: int = 0
     source_gid_index: int = 0
-    grh: "Grh | None" = None
+    grh: Grh | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +68,7 @@ class Requester:
     timeout_ns: int = 0
     retry_count: int = 0
     rnr_retry: int = 0
-    pending: "deque[SendWqe]" = field(default_factory=deque)
+    pending: deque[SendWqe] = field(default_factory=deque)
     cursor: int = 0
     next_psn: int = 0
     send_psn: int = 0
@@ -86,7 +83,7 @@ class Requester:
     unasked: int = 0
     # The longest burst of the message at hand: less than usual if its memory is in many pieces.
     burst_bytes: int = BURST_BYTES
-    last_sent: "Packet | None" = None
+    last_sent: Packet | None = None
     # What every packet of the step under way has in common: source LID, P_Key, way out.
     slid: int = 0
     pkey: int = 0
@@ -98,8 +95,8 @@ class Requester:
     connection_psn: int = 0
     # A datagram that is to be sent waits for pages.
     paging: bool = False
-    ack_timer: "Timer | None" = None
-    rnr_timer: "Timer | None" = None
+    ack_timer: Timer | None = None
+    rnr_timer: Timer | None = None
     # How many of `pending` the card's budget counts.
     charged: int = 0
 
@@ -143,7 +140,7 @@ class AtomicJob:
     """The answer to an atomic that waits behind other answers."""
 
     resource: Resource
-    packet: "Packet"
+    packet: Packet
     again: bool = False
 
 
@@ -151,7 +148,7 @@ class AtomicJob:
 class Refusal:
     """The last answer of a responder: a NAK that ends the connection, how the receive under way ends, the event."""
 
-    nak: "Packet"
+    nak: Packet
     recv_syndrome: int
     event: int
     reason: str
@@ -181,17 +178,17 @@ class Responder:
     length: int = 0
     mkey: Mkey | None = None
     domain: int | None = None
-    recv: "RecvWqe | None" = None
+    recv: RecvWqe | None = None
     resource_limit: int = 1
     # Bytes that the card's budget counts for `resources`, and how many of `replies` it counts.
     resource_bytes: int = 0
     charged: int = 0
     resources: list[Resource] = field(default_factory=list)
-    replies: "deque[ReadJob | AtomicJob | Refusal | Packet]" = field(default_factory=deque)
+    replies: deque[ReadJob | AtomicJob | Refusal | Packet] = field(default_factory=deque)
     refusing: bool = False
     paging: bool = False
     stalled: bool = False
-    held: "list[tuple[int, Packet]]" = field(default_factory=list)
+    held: list[tuple[int, Packet]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -205,8 +202,8 @@ class Qp(HcaObject):
     send_cq: Cq | None = None
     recv_cq: Cq | None = None
     srq: Srq | None = None
-    sq: "SendQueue | None" = None
-    rq: "RecvQueue | None" = None
+    sq: SendQueue | None = None
+    rq: RecvQueue | None = None
     counter: QCounter | None = None
     port: int = 1
     user_index: int = 0xFFFFFF
@@ -224,10 +221,10 @@ class Qp(HcaObject):
     requester: Requester = field(default_factory=Requester)
     responder: Responder = field(default_factory=Responder)
     # Packets that wait behind a burst which is stored in parts (:mod:`firmware.transport.backlog`).
-    backlog: "deque[Packet] | None" = None
+    backlog: deque[Packet] | None = None
     # Requests for missing pages that this queue pair waits for.
     page_requests: list[PageRequest] = field(default_factory=list)
-    # The kinds of work for which it stands in the card's line (:mod:`firmware.turns`).
+    # The kinds of work for which it stands in the card's line (:mod:`firmware.model.turns`).
     turns: int = 0
     last_wqe_reported: bool = False
     # The host knows that a completion of this queue pair could not be written.
@@ -240,8 +237,8 @@ class Qp(HcaObject):
     def __post_init__(self) -> None:
         self.exempt_from_pd = self.service == ST_REG_UMR
 
-    def let_go(self) -> "tuple[Grave, ...]":
-        """See :class:`firmware.objects.HcaObject`."""
+    def let_go(self) -> tuple[Grave, ...]:
+        """See :class:`firmware.model.objects.HcaObject`."""
         requester = self.requester
         requester.ack_timer = requester.rnr_timer = None
         for wanted in self.page_requests:

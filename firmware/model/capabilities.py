@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from firmware.capabilities import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
-from firmware.programs import CAP_RAW_TX
+from firmware.model.profiles import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
 from vhca.hw.hardware import BoardInfo
 from vhca.layout import Layout
 from vhca.wire.connectx.caps import CapType, CmdHcaCap
@@ -22,6 +21,7 @@ from vhca.wire.connectx.caps_groups import (
     OdpPerTransportServiceCap,
     OdpSchemeCap,
 )
+from vhca.wire.connectx.devx import CAP_RAW_TX
 
 GROUP_GENERAL = 0
 GROUP_PAGING = 2

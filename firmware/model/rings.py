@@ -1,0 +1,136 @@
+"""The rings of a card's queues in host memory: where their entries are, and how far both sides have come.
+
+All indices are kept free running in Python integers and cut to the width of the wire where they meet it.
+"""
+
+from typing import Final
+
+from firmware.model.objects import Srq
+from firmware.model.queue_buffer import QueueBuffer
+from vhca.hw.memory import Memory
+
+# Send queue blocks that are copied in one go.
+PREFETCH_BLOCKS: Final = 32
+
+Sge = tuple[int, int, int]
+"""Scatter or gather entry: (bus or virtual address, length in bytes, lkey)."""
+
+
+class SendQueue:
+    """Send queue of a QP: a ring of 64-byte basic blocks (BB); `consumer` counts executed BBs."""
+
+    __slots__ = (
+        "base", "buffer", "chunk", "chunk_end", "chunk_first", "consumer", "dbr_addr", "flush_end",
+        "log_size", "producer",
+    )  # fmt: skip
+
+    def __init__(self, buffer: QueueBuffer, base: int, log_size: int, dbr_addr: int) -> None:
+        self.buffer = buffer
+        self.base = base
+        self.log_size = log_size
+        self.dbr_addr = dbr_addr
+        self.producer = 0
+        self.consumer = 0
+        # What is posted before this index was posted before the queue's last error, and is flushed.
+        self.flush_end = 0
+        self.chunk = b""
+        self.chunk_first = 0
+        self.chunk_end = 0
+
+    def peek(self, memory: Memory) -> tuple[bytes, int]:
+        """The WQE at `consumer`: a copy of posted blocks and where in it the WQE begins; it may end inside the WQE.
+
+        Blocks are copied in runs: until it is complete, a posted WQE belongs to the card, so that early is as good.
+        """
+        index = self.consumer
+        if not self.chunk_first <= index < self.chunk_end:
+            slot = index & ((1 << self.log_size) - 1)
+            blocks = min(self.producer - index, (1 << self.log_size) - slot, PREFETCH_BLOCKS)
+            self.chunk = self.buffer.read(memory, self.base + (slot << 6), blocks << 6)
+            self.chunk_first = index
+            self.chunk_end = index + blocks
+        return self.chunk, (index - self.chunk_first) << 6
+
+    def refresh(self, memory: Memory) -> int:
+        """Read the doorbell record; return how many BBs wait. More than the ring holds is cut to the ring."""
+        posted = int.from_bytes(memory.read(self.dbr_addr + 4, 4), "big") & 0xFFFF
+        waiting = (posted - self.consumer) & 0xFFFF
+        waiting = min(waiting, 1 << self.log_size)
+        self.producer = self.consumer + waiting
+        return waiting
+
+    def read_blocks(self, memory: Memory, index: int, blocks: int) -> bytes:
+        """Copy `blocks` BBs from free running BB `index`, wrapping at the ring's end."""
+        size = 1 << self.log_size
+        index &= size - 1
+        if index + blocks <= size:
+            return self.buffer.read(memory, self.base + (index << 6), blocks << 6)
+        head = size - index
+        return self.buffer.read(memory, self.base + (index << 6), head << 6) + self.buffer.read(
+            memory, self.base, (blocks - head) << 6
+        )
+
+    def reset(self) -> None:
+        """Back to empty (2RST)."""
+        self.producer = self.consumer = self.flush_end = 0
+        self.chunk_first = self.chunk_end = 0
+
+
+class RecordlessSendQueue(SendQueue):
+    """A send queue without a doorbell record: the doorbell itself says how far the host has come."""
+
+    __slots__ = ("posted",)
+
+    def __init__(self, buffer: QueueBuffer, base: int, log_size: int) -> None:
+        super().__init__(buffer, base, log_size, 0)
+        self.posted = 0
+
+    def rung(self, opmod_idx_opcode: int, qpn_ds: int) -> None:
+        """A doorbell: index and 16-byte units of the last WQE that was posted."""
+        self.posted = (opmod_idx_opcode >> 8) + ((qpn_ds & 0x3F) + 3 >> 2) & 0xFFFF
+
+    def refresh(self, memory: Memory) -> int:
+        """Count the blocks that wait by the last doorbell. More than the ring holds is cut to the ring."""
+        waiting = min((self.posted - self.consumer) & 0xFFFF, 1 << self.log_size)
+        self.producer = self.consumer + waiting
+        return waiting
+
+    def reset(self) -> None:
+        """Back to empty (2RST)."""
+        super().reset()
+        self.posted = 0
+
+
+class RecvQueue:
+    """Receive queue of one QP: a ring of strides; `consumer` counts WQEs taken."""
+
+    __slots__ = ("buffer", "consumer", "dbr_addr", "flush_end", "log_size", "log_stride")
+
+    def __init__(self, buffer: QueueBuffer, log_size: int, log_stride: int, dbr_addr: int) -> None:
+        self.buffer = buffer
+        self.log_size = log_size
+        self.log_stride = log_stride
+        self.dbr_addr = dbr_addr
+        self.consumer = 0
+        # Receives before this index are being flushed.
+        self.flush_end = 0
+
+    def waiting(self, memory: Memory) -> int:
+        """Read the doorbell record: how many posted WQEs have not been taken."""
+        posted = int.from_bytes(memory.read(self.dbr_addr, 4), "big") & 0xFFFF
+        return min((posted - self.consumer) & 0xFFFF, 1 << self.log_size)
+
+    def reset(self) -> None:
+        """Back to empty (2RST)."""
+        self.consumer = self.flush_end = 0
+
+
+class RecvWqe:
+    """A receive that was taken: its scatter list and what its completion must name (`wqe_counter`, 16 bit)."""
+
+    __slots__ = ("segments", "srq", "wqe_counter")
+
+    def __init__(self, wqe_counter: int, segments: list[Sge], srq: Srq | None) -> None:
+        self.wqe_counter = wqe_counter
+        self.segments = segments
+        self.srq = srq

@@ -1,0 +1,75 @@
+"""A send work request that was fetched and is not completed."""
+
+from typing import Final
+
+from firmware.model.rings import Sge
+
+# Beside the operations of the wire: executed inside the card.
+LOCAL: Final = 100
+# In place of a syndrome: the WQE waits for pages.
+PAGING: Final = -1
+
+
+class SendWqe:
+    """One send WQE under way.
+
+    The first group is what the WQE says; `first` is its first PSN and `end` the one behind its last, -1 until it is
+    sent; `answer` are the bytes of a response that go into the completion; `fault` is a completion syndrome that waits
+    for its turn, or PAGING while the WQE waits for pages.
+    """
+
+    __slots__ = (
+        "answer",
+        "blocks",
+        "ce",
+        "compare",
+        "done",
+        "end",
+        "fault",
+        "fence",
+        "first",
+        "immediate",
+        "index",
+        "inline",
+        "invalidate",
+        "length",
+        "op",
+        "opcode",
+        "pieces",
+        "raw",
+        "reason",
+        "rkey",
+        "sges",
+        "solicited",
+        "swap_add",
+        "va",
+        "xrc_srqn",
+    )
+
+    def __init__(self, index: int, opcode: int, blocks: int) -> None:
+        self.index = index
+        self.opcode = opcode
+        self.blocks = blocks
+        self.op = LOCAL
+        self.ce = 0
+        self.fence = 0
+        self.solicited = False
+        self.immediate: int | None = None
+        self.invalidate: int | None = None
+        self.sges: list[Sge] = []
+        self.inline: bytes | None = None
+        # Inline data next to pointers, in order; None where there is only the one or the other.
+        self.pieces: list[bytes | Sge] | None = None
+        self.length = 0
+        self.va = 0
+        self.rkey = 0
+        self.swap_add = 0
+        self.compare = 0
+        self.xrc_srqn = 0
+        self.raw = b""
+        self.first = -1
+        self.end = -1
+        self.done = False
+        self.answer = b""
+        self.fault = 0
+        self.reason = ""
