@@ -29,8 +29,6 @@ def hold_send(hca: Hca, qp: Qp, wqe: SendWqe, fault: PageFault, ahead_bytes: int
     requester = qp.requester
 
     def resume(good: bool) -> None:
-        if wqe.fault != PAGING:
-            return
         if good:
             wqe.fault = 0
         else:

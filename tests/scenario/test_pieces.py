@@ -185,12 +185,12 @@ def test_a_single_packet_takes_as_many_pieces_as_it_takes(service: int, operatio
     ("service", "operation"),
     [(ST_RC, "send"), (ST_RC, "write"), (ST_RC, "read"), (ST_UC, "send"), (ST_UC, "write")],
 )
-@pytest.mark.parametrize("near_too", [False, True])
-def test_two_packets_of_many_pieces_are_one_and_one(service: int, operation: str, near_too: bool) -> None:
+@pytest.mark.parametrize("where", ["far", "near", "both"])
+def test_two_packets_of_many_pieces_are_one_and_one(service: int, operation: str, where: str) -> None:
     world, a, b, watch = stage(service)
     size, piece = 2 * MTU, MTU // (2 * STEP_PIECES)
-    far = Crumbs(b, size, piece)
-    near = Crumbs(a, size, piece if near_too else size)
+    far = Crumbs(b, size, size if where == "near" else piece)
+    near = Crumbs(a, size, size if where == "far" else piece)
     data = os.urandom(size)
     source, target = (far, near) if operation == "read" else (near, far)
     source.write(data)
