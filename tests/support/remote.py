@@ -103,14 +103,21 @@ class RemoteDriver(Driver):
         """The port's LID once it is Active; waits for that."""
         end = time.monotonic() + CONNECT_TIMEOUT_S
         while time.monotonic() < end:
-            request = Smp(base_version=1, mgmt_class=madwire.CLASS_SUBN_LID, class_version=1,
-                          method=madwire.METHOD_GET, attr_id=smp.PORT_INFO, attr_mod=1).to_bytes()  # fmt: skip
-            out = self.run(Op.MAD_IFC, cmd.MadIfcIn(port=1, mad=request), out_size=cmd.MadIfcOut.SIZE, op_mod=1)
-            info = smp.PortInfo.from_bytes(Smp.from_bytes(cmd.MadIfcOut.from_bytes(out).response_mad_packet).data)
+            info = self._port_info()
             if info.port_state == smp.PORT_ACTIVE:
                 return info.lid
             time.sleep(0.05)
         raise TimeoutError("the port did not become Active")
+
+    def port_state(self) -> int:
+        """The state of the port now."""
+        return self._port_info().port_state
+
+    def _port_info(self) -> smp.PortInfo:
+        request = Smp(base_version=1, mgmt_class=madwire.CLASS_SUBN_LID, class_version=1,
+                      method=madwire.METHOD_GET, attr_id=smp.PORT_INFO, attr_mod=1).to_bytes()  # fmt: skip
+        out = self.run(Op.MAD_IFC, cmd.MadIfcIn(port=1, mad=request), out_size=cmd.MadIfcOut.SIZE, op_mod=1)
+        return smp.PortInfo.from_bytes(Smp.from_bytes(cmd.MadIfcOut.from_bytes(out).response_mad_packet).data)
 
     def create_key(self, mode: int, tail: bytes = b"", **fields: int) -> int:
         """A memory key with all rights; mode 0 shows all of memory at its bus addresses."""

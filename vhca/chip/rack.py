@@ -15,8 +15,10 @@ from typing import Final
 
 from vhca.chip.board import Board
 from vhca.chip.card import Card, CardFunction, load_firmware
+from vhca.chip.control import SOCKET_NAME, ControlSocket
+from vhca.chip.orders import Orders, refusal
 from vhca.fabric.capture import Capture
-from vhca.fabric.fabric import Fabric
+from vhca.fabric.fabric import Fabric, PortStatus
 from vhca.fabric.faults import Direction, Fault
 from vhca.hw.hardware import FirmwareImage
 from vhca.private_files import PrivateLog
@@ -94,6 +96,10 @@ class LiveFabric:
         """The cards, by the names of their ports."""
         return self._loop.call(lambda: list(self._fabric.ports))
 
+    def status(self) -> list[PortStatus]:
+        """How each card's port and cable are."""
+        return self._loop.call(self._fabric.status)
+
     def add_fault(self, name: str, fault: Fault, direction: Direction = "both") -> Fault:
         """Let something go wrong on a port's cable, and return the rule, which counts its hits.
 
@@ -139,6 +145,11 @@ class LiveCapture:
         """Packets recorded so far."""
         return self._capture.packets
 
+    @property
+    def trouble(self) -> str:
+        """Why the file ended before its time (a full disk), "" if it did not."""
+        return self._capture.trouble
+
     def flush(self) -> None:
         """Make what was recorded so far visible to readers of the file."""
         self._loop.call(self._capture.flush)
@@ -156,6 +167,8 @@ class LiveCapture:
 
 class Rack:
     """`hcas` cards named h0, h1 ..., each with a socket ``<name>.sock`` and a log ``<name>.log`` in `directory`.
+
+    Beside them is the control socket ``rack.sock``, at which a running rack takes orders of the same user.
 
     `mkey` protects the ports against other guests, see :class:`vhca.fabric.fabric.Fabric`. `card_memory` is what the
     objects of one card's guest may take of this process, in bytes; see :class:`vhca.chip.card.Card`.
@@ -186,6 +199,8 @@ class Rack:
         self._logs = logs
         self._card_memory = card_memory
         self._running = False
+        orders = Orders(self.fabric, self.directory)
+        self._control = ControlSocket(self.directory / SOCKET_NAME, orders.answer, refusal)
         self.watchdog = Watchdog(self.loop, card_of)
         image = load_firmware(firmware)
         self.hcas: list[Card] = []
@@ -227,24 +242,29 @@ class Rack:
         try:
             for card in self.hcas:
                 card.start()
+            self._control.open()
             # A socket is taken by one rack only; so are, from here on, the logs of the same names.
             if self._logs:
                 self._open_logs()
         except BaseException:
             for card in self.hcas:
                 card.stop()
+            self._control.stop(0)
             self._close_logs()
             self.loop.close()
             raise
         self._running = True
         self.loop.start()
         self.watchdog.start()
+        # Only now: before, the loop would not be asked from there, but run there.
+        self._control.start()
 
     def stop(self) -> None:
         """Drop all hosts, close everything; a loop that hangs is left behind, but not the sockets."""
         if not self._running:
             return
         self._running = False
+        self._control.stop(STOP_S)
         self.watchdog.stop()
         responds = self.loop.responds(STOP_S)
         if not responds:

@@ -75,6 +75,9 @@ class Capture:
     """One capture file; `link_type` is LINKTYPE_ERF or LINKTYPE_INFINIBAND.
 
     A file that cannot be written any further ends there, which is logged; packets go on.
+
+    :ivar packets: recorded so far.
+    :ivar trouble: why the file ended before its time, "" if it did not.
     """
 
     def __init__(self, path: Path | str, timestamp_ns: Callable[[], int], link_type: int = LINKTYPE_ERF) -> None:
@@ -82,6 +85,7 @@ class Capture:
         self.path = Path(path)
         self.packets = 0
         self.unencodable = 0
+        self.trouble = ""
         self._timestamp_ns = timestamp_ns
         self._file: IO[bytes] | None = open(self.path, "wb", opener=_for_its_owner)  # noqa: SIM115
         self._interfaces: dict[str, int] = {}
@@ -122,6 +126,13 @@ class Capture:
             self._write(_block(_ENHANCED_PACKET, head + _padded(raw) + options))
             self.packets += 1
 
+    def writes_to(self, path: Path | str) -> bool:
+        """Whether this is the capture's file, and the capture has not ended."""
+        try:
+            return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(path))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Write out what is buffered and close the file."""
         if self._file is not None:
@@ -129,6 +140,7 @@ class Capture:
             try:
                 file.close()
             except OSError as error:
+                self.trouble = str(error.strerror)
                 log.error("the capture %s has lost its end: %s", self.path, error.strerror)
 
     def flush(self) -> None:
@@ -146,6 +158,7 @@ class Capture:
         try:
             write()
         except OSError as error:
+            self.trouble = str(error.strerror)
             log.error("the capture %s ends here: %s", self.path, error.strerror)
             file, self._file = self._file, None
             with contextlib.suppress(OSError):

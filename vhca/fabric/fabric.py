@@ -4,9 +4,11 @@ Assumes one thread: everything runs in turns of `call_soon`, and time comes from
 of that loop. Nothing is configured behind the scenes: ports come up because the subnet manager says so by SMP.
 """
 
+import errno
 import heapq
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
@@ -23,6 +25,12 @@ from vhca.wire import smp
 from vhca.wire.packet import Packet
 
 DEFAULT_SWITCH_GUID: Final = 0x0002C90000FAB000
+_STATES: Final = {
+    smp.PORT_DOWN: "Down",
+    smp.PORT_INIT: "Initialize",
+    smp.PORT_ARMED: "Armed",
+    smp.PORT_ACTIVE: "Active",
+}
 
 
 class Clock(Protocol):
@@ -31,6 +39,25 @@ class Clock(Protocol):
     def now_ns(self) -> int:
         """Nanoseconds since an arbitrary origin."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PortStatus:
+    """How a card's port and its cable are.
+
+    - `plugged`: the cable is in; `up`: the link is, so the card has power, too
+    - `state`: of the switch's port, "Down", "Initialize", "Armed" or "Active"
+    - `lid`: 0 while it has none
+    - `rules`, `hits`: fault rules of the cable, and the packets that those hit
+    """
+
+    name: str
+    plugged: bool
+    up: bool
+    state: str
+    lid: int
+    rules: int
+    hits: int
 
 
 class FabricPort:
@@ -216,11 +243,11 @@ class Fabric:
         """The rules of a port's cable, in the order in which they act; KeyError if there is no such port."""
         link = self.ports[name].link
         sent, arriving = (end.faults.rules if end.faults is not None else [] for end in (link.a, link.b))
-        both = [rule for rule in sent if any(rule is other for other in arriving)]
+        sent_ids, arriving_ids = {id(rule) for rule in sent}, {id(rule) for rule in arriving}
         found: list[tuple[Direction, Fault]] = []
         for rule in sent:
-            found.append(("both" if any(rule is other for other in both) else "from_card", rule))
-        return found + [("to_card", rule) for rule in arriving if not any(rule is other for other in both)]
+            found.append(("both" if id(rule) in arriving_ids else "from_card", rule))
+        return found + [("to_card", rule) for rule in arriving if id(rule) not in sent_ids]
 
     def clear_faults(self, name: str) -> None:
         """Repair a port's cable."""
@@ -255,6 +282,16 @@ class Fabric:
         near = port.switch_port.state == smp.PORT_ACTIVE
         return near and known is not None and known.port_state == smp.PORT_ACTIVE
 
+    def status(self) -> list[PortStatus]:
+        """How each card's port and cable are."""
+        found = []
+        for name, port in self.ports.items():
+            rules = [rule for _, rule in self.faults(name)]
+            state = _STATES.get(port.switch_port.state, "?")
+            hits = sum(rule.hits for rule in rules)
+            found.append(PortStatus(name, port.link.plugged, port.up, state, self.lid(name), len(rules), hits))
+        return found
+
     def counters(self) -> dict[str, int]:
         """All counters, by name: port.counter, switch.dropped.reason, sm.counter, sa.counter."""
         values = {f"{name}.{key}": n for name, port in self.ports.items() for key, n in port.counters().items()}
@@ -273,10 +310,12 @@ class Fabric:
         comes from the switch, or from a card that is not recorded; with `both_ends`, always. What a card sends to
         itself gets an interface of its own, NAME-loopback.
 
-        KeyError if there is no such port, OSError if the file cannot be written.
+        KeyError if there is no such port, OSError if the file cannot be written, or is that of a running capture.
         """
         for name in ports or ():
             self.ports[name]
+        if any(capture.writes_to(path) for capture in self._captures):
+            raise OSError(errno.EBUSY, "another capture writes to this file", str(path))
         offset_ns = time.time_ns() - self._clock.now_ns()
         capture = Capture(path, lambda: self._clock.now_ns() + offset_ns)
         recording = self._captures[capture] = Recording(capture, None if ports is None else frozenset(ports), both_ends)

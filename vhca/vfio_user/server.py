@@ -101,8 +101,8 @@ class Server:
         """
         self._loop = loop
         if self.path is not None:
-            self._listener = _listen(self.path)
-            self._socket_identity = _identity(self.path)
+            self._listener = listen(self.path)
+            self._socket_identity = identity(self.path)
             loop.add_reader(self._listener, self._accept)
             log.info("%s: listening", self._name)
         self._signaller.open()
@@ -175,7 +175,7 @@ class Server:
         """Remove the socket from its folder: what of :meth:`close` can be done in any thread."""
         # Another server may have its socket there by now, if somebody removed ours.
         ours = self._socket_identity
-        if self.path is not None and ours is not None and ours == _identity(self.path):
+        if self.path is not None and ours is not None and ours == identity(self.path):
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
@@ -222,8 +222,11 @@ class Server:
         self._log_lines = lines
 
 
-def _listen(path: Path) -> socket.socket:
-    """Listen on ``path``, for this user alone; a socket that nobody listens on is replaced."""
+def listen(path: Path) -> socket.socket:
+    """Listen on ``path``, for this user alone; a socket that nobody listens on is replaced.
+
+    :raises VfioUserError: the path is too long, in use, or not a socket.
+    """
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise VfioUserError(f"{path}: a socket path has at most {MAX_PATH_BYTES} bytes; use a shorter one")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -241,7 +244,7 @@ def _listen(path: Path) -> socket.socket:
     return sock
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def identity(path: Path) -> tuple[int, int] | None:
     """What tells the file at ``path`` from another of that name; None if there is none."""
     try:
         status = path.lstat()

@@ -36,7 +36,7 @@ def test_a_second_rack_in_a_folder_takes_nothing_from_the_first(tmp_path: Path) 
         first.hcas[0].board.log.info("and more")
         lines = (tmp_path / "h0.log").read_text().splitlines()
         assert {"the first rack's words", "and more"} <= set(lines)
-        assert names(tmp_path) == ["h0.log", "h0.sock", "h1.log", "h1.sock"]
+        assert names(tmp_path) == ["h0.log", "h0.sock", "h1.log", "h1.sock", "rack.sock"]
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(tmp_path / "h1.sock"))
     assert names(tmp_path) == ["h0.log", "h1.log"]
@@ -64,7 +64,7 @@ def test_logs_and_sockets_are_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with Rack(1, tmp_path):
-            for name in ("h0.log", "h0.sock"):
+            for name in ("h0.log", "h0.sock", "rack.sock"):
                 assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600, name
     finally:
         os.umask(before)
@@ -72,15 +72,17 @@ def test_logs_and_sockets_are_private(tmp_path: Path) -> None:
 
 def test_a_socket_that_took_our_place_stays(tmp_path: Path) -> None:
     with Rack(1, tmp_path):
-        (tmp_path / "h0.sock").unlink()  # somebody tidied up
+        for name in ("h0.sock", "rack.sock"):
+            (tmp_path / name).unlink()  # somebody tidied up
         other = Rack(1, tmp_path)
         other.start()
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(tmp_path / "h0.sock"))
+        assert (tmp_path / "rack.sock").exists()
     finally:
         other.stop()
-    assert not (tmp_path / "h0.sock").exists()
+    assert names(tmp_path) == ["h0.log"]
 
 
 def test_the_switch_has_a_port_for_every_card(tmp_path: Path) -> None:

@@ -1,0 +1,287 @@
+"""The orders that a running rack takes at its control socket: reading, checking, carrying out, answering.
+
+A request is one JSON object on one line, ``{"order": "link_down", "card": "h1"}``; the answer is ``{"result": ...}`` or
+``{"error": "a sentence"}``. docs/fabric.md lists the orders. The rack's loop carries them out, each in a short turn.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from vhca.fabric.faults import ACTIONS, DIRECTIONS, Fault
+from vhca.sim.loop import LoopEnded
+
+if TYPE_CHECKING:
+    from vhca.chip.rack import LiveCapture, LiveFabric
+
+log = logging.getLogger(__name__)
+
+MAX_RULES: Final = 32
+"""On one cable: each is looked at for every packet."""
+MAX_DELAY_MS: Final = 10_000.0
+"""A packet that is delayed keeps its memory."""
+_QUOTED: Final = 60
+_SHAPE: Final = 'a request is one JSON object on one line, such as {"order": "show"}'
+
+C = TypeVar("C", bound=str)
+
+
+class _Refused(Exception):
+    """The text says why."""
+
+
+def encode(answer: dict[str, Any]) -> bytes:
+    """An answer as it is sent: one line."""
+    return json.dumps(answer).encode("ascii")
+
+
+def refusal(why: str) -> bytes:
+    """The answer that there is none, and why."""
+    return encode({"error": why})
+
+
+def _quoted(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
+
+
+def _told(capture: LiveCapture) -> dict[str, Any]:
+    return {"file": str(capture.path), "packets": capture.packets, "trouble": capture.trouble}
+
+
+class _Fields:
+    """The fields of a request, each taken once and looked at."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def take(self, name: str, kind: type | tuple[type, ...], what: str) -> Any:
+        """A field, None if it is not there."""
+        value = self._fields.pop(name, None)
+        # JSON's true is no number, though Python's is
+        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise _Refused(f"{name} must be {what}, not {_quoted(value)}")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """A field that is a text."""
+        value: str | None = self.take(name, str, "a text")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A field that is true or false; false if it is not there."""
+        return bool(self.take(name, bool, "true or false"))
+
+    def number(self, name: str, low: int, high: int) -> int | None:
+        """A field that is a whole number in ``low`` .. ``high``."""
+        value: int | None = self.take(name, int, "a whole number")
+        if value is not None and not low <= value <= high:
+            raise _Refused(f"{name} must be in {low} .. {high}, not {_quoted(value)}")
+        return value
+
+    def fraction(self, name: str, high: float) -> float | None:
+        """A field that is a number in 0 .. ``high``."""
+        value: float | None = self.take(name, (int, float), "a number")
+        if value is not None and not 0 <= value <= high:
+            raise _Refused(f"{name} must be in 0 .. {high:g}, not {_quoted(value)}")
+        return value
+
+    def choice(self, name: str, choices: tuple[C, ...], default: C | None = None) -> C:
+        """A field that is one of some words."""
+        value = self.text(name)
+        if value is None and default is not None:
+            return default
+        for choice in choices:
+            if value == choice:
+                return choice
+        raise _Refused(f"{name} must be one of {', '.join(choices)}, not {_quoted(value)}")
+
+    def end(self) -> None:
+        """Refuse what nobody took."""
+        if self._fields:
+            raise _Refused(f"there is no field {_quoted(next(iter(self._fields)))} in this order")
+
+
+class Orders:
+    """The orders of one rack, for one thread that may wait for the loop."""
+
+    def __init__(self, fabric: LiveFabric, directory: Path) -> None:
+        self._fabric = fabric
+        self._directory = directory
+        self._capture: LiveCapture | None = None
+        self._faults_of_ours = 0
+        self._orders: dict[str, Callable[[_Fields], Any]] = {
+            "show": self._show,
+            "counters": self._counters,
+            "link_down": self._link_down,
+            "link_up": self._link_up,
+            "fault_add": self._fault_add,
+            "fault_list": self._fault_list,
+            "fault_clear": self._fault_clear,
+            "capture_start": self._capture_start,
+            "capture_stop": self._capture_stop,
+        }
+
+    def answer(self, line: bytes) -> bytes:
+        """Carry out the request of a line; never raises."""
+        try:
+            request = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            return refusal(_SHAPE)
+        try:
+            return encode({"result": self._carry_out(request)})
+        except (_Refused, TimeoutError, LoopEnded) as error:
+            return refusal(str(error))
+        except Exception as error:
+            self._faults_of_ours += 1
+            if self._faults_of_ours == 1:
+                log.exception("an order from outside failed")
+            return refusal(f"this is a fault of vhca: {error!r}")
+
+    def _carry_out(self, request: object) -> Any:
+        if not isinstance(request, dict):
+            raise _Refused(_SHAPE)
+        order = request.pop("order", None)
+        carry_out = self._orders.get(order) if isinstance(order, str) else None
+        if carry_out is None:
+            raise _Refused(f"there is no order {_quoted(order)}; there are {', '.join(self._orders)}")
+        return carry_out(_Fields(request))
+
+    def _card(self, fields: _Fields) -> str:
+        """The card that the order is for."""
+        name = fields.text("card")
+        if name is None:
+            raise _Refused("the order needs the field card, such as h0")
+        return self._known(name)
+
+    def _cards(self, fields: _Fields) -> list[str]:
+        """The card that the order is for, or all."""
+        name = fields.text("card")
+        return self._fabric.names() if name is None else [self._known(name)]
+
+    def _known(self, name: str) -> str:
+        names = self._fabric.names()
+        if name not in names:
+            there = f"there are {names[0]} to {names[-1]}" if len(names) > 1 else f"there is {names[0]}"
+            raise _Refused(f"there is no card {_quoted(name)}; {there if names else 'there is none'}")
+        return name
+
+    # ---- questions ----
+
+    def _show(self, fields: _Fields) -> dict[str, Any]:
+        fields.end()
+        capture = None if self._capture is None else _told(self._capture)
+        return {
+            "pid": os.getpid(),
+            "directory": str(self._directory),
+            "ports": [asdict(status) for status in self._fabric.status()],
+            "capture": capture,
+        }
+
+    def _counters(self, fields: _Fields) -> dict[str, int]:
+        name = fields.text("card")
+        fields.end()
+        if name is not None:
+            self._known(name)
+        counters = self._fabric.counters()
+        return {key: n for key, n in counters.items() if name is None or key.startswith(f"{name}.")}
+
+    # ---- cables ----
+
+    def _link_down(self, fields: _Fields) -> None:
+        card = self._card(fields)
+        fields.end()
+        self._fabric.link_down(card)
+
+    def _link_up(self, fields: _Fields) -> None:
+        card = self._card(fields)
+        fields.end()
+        self._fabric.link_up(card)
+
+    def _fault_add(self, fields: _Fields) -> str:
+        card = self._card(fields)
+        action = fields.choice("action", ACTIONS)
+        direction = fields.choice("direction", DIRECTIONS, "both")
+        delay_ms = fields.fraction("delay_ms", MAX_DELAY_MS)
+        if (action == "delay") != (delay_ms is not None):
+            raise _Refused("delay_ms says how long a packet is delayed: it goes with delay, and delay needs it")
+        settings: dict[str, Any] = {
+            "opcode": fields.text("opcode"),
+            "dest_qp": fields.number("dest_qp", 0, 0xFFFFFF),
+            "psn": fields.number("psn", 0, 0xFFFFFF),
+            "nth": fields.number("nth", 1, 1 << 48),
+            "skip": fields.number("skip", 0, 1 << 48) or 0,
+            "limit": fields.number("limit", 1, 1 << 48),
+            "management": fields.flag("management"),
+            "delay_ns": round((delay_ms or 0) * 1e6),
+        }
+        probability = fields.fraction("probability", 1)
+        fields.end()
+        try:
+            fault = Fault(action, probability=1.0 if probability is None else probability, **settings)
+        except ValueError as error:
+            raise _Refused(str(error)) from error
+        if len(self._fabric.faults(card)) >= MAX_RULES:
+            raise _Refused(f"{card} has {MAX_RULES} rules, as many as orders may add; clear them first")
+        self._fabric.add_fault(card, fault, direction)
+        return str(fault)
+
+    def _fault_list(self, fields: _Fields) -> list[dict[str, Any]]:
+        cards = self._cards(fields)
+        fields.end()
+        return [
+            {"card": card, "direction": direction, "rule": str(rule), "seen": rule.seen, "hits": rule.hits}
+            for card in cards
+            for direction, rule in self._fabric.faults(card)
+        ]
+
+    def _fault_clear(self, fields: _Fields) -> int:
+        cards = self._cards(fields)
+        fields.end()
+        cleared = 0
+        for card in cards:
+            if rules := len(self._fabric.faults(card)):
+                self._fabric.clear_faults(card)
+                cleared += rules
+        return cleared
+
+    # ---- captures ----
+
+    def _capture_start(self, fields: _Fields) -> None:
+        """Start the capture; one at a time, beside that of the rack's command line."""
+        path = Path(fields.text("file") or "")
+        ports = fields.take("ports", list, "a list of cards")
+        both_ends = fields.flag("both_ends")
+        fields.end()
+        for name in ports or ():
+            if not isinstance(name, str):
+                raise _Refused(f"ports must be a list of cards, not {_quoted(ports)}")
+            self._known(name)
+        if not path.is_absolute() or path.suffix != ".pcapng" or "\0" in str(path):
+            raise _Refused("file must be an absolute path that ends in .pcapng")
+        if self._capture is not None:
+            raise _Refused(f"a capture to {self._capture.path} runs already; stop it first")
+        try:
+            # opening a pipe would wait for its reader, and the loop with it
+            if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+                raise _Refused(f"{path} is no ordinary file")
+            self._capture = self._fabric.capture(path, ports or None, both_ends=both_ends)
+        except OSError as error:
+            raise _Refused(f"{path}: {error.strerror}") from error
+        except UnicodeError as error:
+            raise _Refused(f"file: {error}") from error
+
+    def _capture_stop(self, fields: _Fields) -> dict[str, Any]:
+        fields.end()
+        capture, self._capture = self._capture, None
+        if capture is None:
+            raise _Refused("no capture was started by an order")
+        capture.stop()
+        return _told(capture)
