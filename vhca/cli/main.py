@@ -20,9 +20,22 @@ from typing import Any, NoReturn
 
 from vhca import __version__
 from vhca.cli import status
-from vhca.cli.commands import demo, doctor, fetch, guest, run, serve, shell, tshark, validate
+from vhca.cli.commands import (
+    capture,
+    demo,
+    doctor,
+    fabric,
+    fault,
+    fetch,
+    guest,
+    run,
+    serve,
+    shell,
+    tshark,
+    validate,
+)
 
-_COMMANDS = (demo, run, shell, validate, serve, guest, tshark, doctor, fetch)
+_COMMANDS = (demo, run, shell, validate, serve, fabric, fault, capture, guest, tshark, doctor, fetch)
 _DESCRIPTION = """\
 The open virtual ConnectX HCA: InfiniBand adapters in software, for the unmodified mlx5 drivers of Linux guests.
 

@@ -215,6 +215,11 @@ def add_capture_options(parser: argparse._ActionsContainer) -> None:
         help="write every InfiniBand packet to this file, once, where it was sent; what a card sends to itself, too"
         " (`vhca tshark -r FILE.pcapng` shows it)",
     )
+    add_capture_choice(parser)
+
+
+def add_capture_choice(parser: argparse._ActionsContainer) -> None:
+    """Give a command that records packets the options that say which."""
     parser.add_argument(
         "--capture-port",
         action="append",

@@ -18,7 +18,7 @@ from vhca.cli.main import main, parser, split_at_dashes
 from vhca.cli.options import capture_file, capture_settings, existing_folder, seconds, whole
 from vhca.lab import LabError
 
-COMMANDS = ["demo", "run", "shell", "serve", "guest", "doctor", "fetch"]
+COMMANDS = ["demo", "run", "shell", "serve", "fabric", "fault", "capture", "guest", "doctor", "fetch"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vhca.cli import status
+from vhca.cli import running, status
 from vhca.cli.options import (
     add_capture_options,
     add_card_memory_option,
@@ -29,12 +29,15 @@ Each card listens at a unix socket in DIR for one vfio-user client: QEMU 10.1.1 
 vfio-user-pci.  The arguments for each card are printed.  The machine's memory must be shared (memory-backend-memfd
 with share=on), so that the card can reach it.  qemu-scripts/ shows plain QEMU and libvirt.
 
+Orders to the fabric are given from another terminal: `vhca fabric`, `vhca fault`, `vhca capture`.
+
 DIR also gets each card's log.  Whoever may open a socket owns that card, and logs tell keys of its guest: DIR is made
 for you alone, and one that somebody else owns or may write to is refused."""
 EPILOG: Final = f"""\
 examples:
   vhca serve --hcas 2 --dir ~/ib
   vhca serve --hcas 1 --dir ~/ib --capture ib.pcapng
+  vhca serve --hcas 2 --dir ~/ib --capture h1.pcapng --capture-port h1
   vhca serve --hcas 2 --dir ~/ib --quiet &
 
 exit codes:
@@ -80,7 +83,7 @@ def execute(options: argparse.Namespace) -> int:
     try:
         rack.start()
         if not options.quiet:
-            print(advice(rack.hcas), flush=True)
+            print(f"{advice(rack.hcas)}\n{running.example(str(folder))}\n", flush=True)
         wait_for_signal(lambda: not rack.loop.ended)
         if rack.loop.ended:
             raise LabError("the device loop has ended, and with it every card", "report it, with the log above")

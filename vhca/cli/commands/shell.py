@@ -14,7 +14,7 @@ import tty
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from vhca.cli import status
+from vhca.cli import running, status
 from vhca.cli.commands.run import Passage
 from vhca.cli.kernel_word import judged
 from vhca.cli.options import add_kernel_bug_options, add_lab_options, live_console, make_lab, whole
@@ -32,6 +32,7 @@ examples:
   vhca shell
   vhca shell --guests 3 --guest 1
   vhca shell --kernel ~/linux --share ~/work
+  vhca shell --capture h1.pcapng --capture-port h1
   vhca shell --gdb --boot-timeout 1h --kernel ~/linux
   vhca shell -- python3
 
@@ -67,6 +68,8 @@ def execute(options: argparse.Namespace) -> int:
     with make_lab(options, progress, live_console=live_console(options, "\r\n")) as lab:
         guest = lab.guests[options.guest]
         progress.say(f"a shell in {guest.name}; `exit` ends it and all guests; logs are in {lab.log_dir}")
+        if lab.hcas:
+            progress.say(running.example(str(os.getpid())))
         columns, rows = shutil.get_terminal_size()
         process = guest.popen(
             options.guest_command or ["bash", "-l"],

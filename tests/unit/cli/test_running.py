@@ -1,0 +1,276 @@
+"""Orders to a running rack from the command line: which rack is meant, what is sent to it, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vhca.chip.rack import Rack
+from vhca.cli import running, status
+from vhca.cli.commands import fault
+from vhca.cli.main import main
+from vhca.cli.running import control_sockets, find
+from vhca.fabric import Fault
+from vhca.fabric.faults import ACTIONS, DIRECTIONS
+from vhca.lab.errors import LabError
+
+
+@pytest.fixture(autouse=True)
+def own_racks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's list without the racks of other tests and people, so far as they are not in this test's folder."""
+    here = os.fsencode(tmp_path)
+
+    class Listed:
+        def read_bytes(self) -> bytes:
+            title, *lines = Path("/proc/net/unix").read_bytes().splitlines(keepends=True)
+            return b"".join([title, *(line for line in lines if here in line)])
+
+    monkeypatch.setattr(running, "SOCKETS", Listed())
+
+
+@pytest.fixture
+def rack(tmp_path: Path) -> Iterator[Rack]:
+    (tmp_path / "one").mkdir()
+    with Rack(2, tmp_path / "one", logs=False) as rack:
+        yield rack
+
+
+def plugged(rack: Rack) -> list[bool]:
+    return [port.plugged for port in rack.fabric.status()]
+
+
+# ---- which rack ----
+
+
+def test_the_only_rack_needs_no_name(rack: Rack) -> None:
+    assert find(None) == rack.directory / "rack.sock"
+
+
+def test_no_rack_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["fabric", "show"], ["fault", "h0", "drop"], ["capture", "stop"], ["fabric", "show", "--rack", "x"]):
+        assert main(words) == status.TROUBLE
+        said = capsys.readouterr().err
+        assert "vhca shell" in said
+        assert "vhca serve --hcas 2 --dir" in said
+
+
+def test_one_of_several_is_named_by_folder_name_or_process(
+    rack: Rack, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a folder").mkdir()
+    with Rack(1, tmp_path / "a folder", logs=False) as other:
+        assert main(["fabric", "show"]) == status.TROUBLE
+        said = capsys.readouterr().err
+        assert said.startswith("vhca: 2 racks are running")
+        for folder in (rack.directory, other.directory):
+            assert f"--rack {os.getpid()}  in {folder}" in said
+        for name in ("a folder", str(other.directory)):
+            assert find(name) == other.directory / "rack.sock"
+        monkeypatch.chdir(tmp_path)
+        assert find("./one") == Path("one/rack.sock")
+        with pytest.raises(LabError, match=f"2 racks are called {os.getpid()}"):
+            find(str(os.getpid()))
+        with pytest.raises(LabError, match="there is no rack three"):
+            find("three")
+    assert find(str(os.getpid())) == rack.directory / "rack.sock"
+
+
+@pytest.mark.parametrize("words", [["--rack", "one", "show"], ["show", "--rack", "one"]])
+def test_the_rack_is_named_before_or_behind_the_order(rack: Rack, words: list[str]) -> None:
+    assert main(["fabric", *words]) == status.OK
+    assert main(["fabric", *[word.replace("one", "two") for word in words]]) == status.TROUBLE
+
+
+def test_a_killed_rack_is_not_found_and_says_that_it_has_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vhca.cli.main", "serve", "--hcas", "1", "--dir", str(tmp_path / "r")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        heading = process.stdout.readline()
+        assert heading.startswith("1 card is waiting")
+        while not (line := process.stdout.readline()).startswith("orders from another terminal: "):
+            assert line
+        assert f"--rack {tmp_path / 'r'}" in line
+        assert find(str(process.pid)) == tmp_path / "r" / "rack.sock"
+        process.send_signal(signal.SIGKILL)
+    assert (tmp_path / "r" / "rack.sock").is_socket()
+    assert control_sockets() == []
+    with pytest.raises(LabError, match="no rack of this user"):
+        find(None)
+    with pytest.raises(LabError, match="has ended"):
+        running.order(str(tmp_path / "r"), "show")
+
+
+def test_sockets_of_others_and_other_sockets_are_no_racks(
+    rack: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as abstract:
+        (tmp_path / "two").mkdir()
+        silent.bind(str(tmp_path / "two" / "rack.sock"))  # nobody listens there
+        abstract.bind(f"\0{tmp_path}/rack.sock")
+        abstract.listen()
+        assert control_sockets() == [rack.directory / "rack.sock"]
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert control_sockets() == []
+
+
+def test_what_listens_there_and_is_no_rack_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_TIMEOUT_S", 0.5)
+    for answer, why in (
+        (b"hello\n", "does not answer"),
+        (b"[]\n", "is no rack of this version"),
+        (b"{}\n", "is no rack of this version"),
+        (b"", "does not answer"),
+        (b"[" * 100000 + b"\n", "does not answer"),
+    ):
+        (tmp_path / "rack.sock").unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "rack.sock"))
+            listener.listen()
+
+            def reply(listener: socket.socket = listener, answer: bytes = answer) -> None:
+                with listener.accept()[0] as sock:
+                    sock.recv(4096)
+                    sock.sendall(answer)
+
+            thread = threading.Thread(target=reply)
+            thread.start()
+            with pytest.raises(LabError, match=why):
+                running.order(str(tmp_path), "show")
+            thread.join(20)
+
+
+def test_a_folder_that_we_may_not_enter_is_another_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(self: socket.socket, address: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("vhca.cli.running.find", lambda rack: tmp_path / "rack.sock")
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.raises(LabError, match="another user's"):
+        running.order(None, "show")
+
+
+# ---- what the commands do ----
+
+
+def test_cables(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fabric", "link", "down", "h1"]) == status.OK
+    assert plugged(rack) == [True, False]
+    assert capsys.readouterr().out == "h1: the cable is pulled\n"
+    assert main(["fabric", "show"]) == status.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"rack of process {os.getpid()} in {rack.directory}"
+    assert lines[-2:] == [
+        "h0    plugged  down  Down        -    0            0",
+        "h1    pulled   down  Down        -    0            0",
+    ]
+    assert main(["fabric", "link", "up", "h1"]) == status.OK
+    assert plugged(rack) == [True, True]
+    assert main(["fabric", "link", "down", "h2"]) == status.TROUBLE
+    assert "there are h0 to h1" in capsys.readouterr().err
+
+
+def test_show_and_counters_as_json(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fabric", "show", "--json"]) == status.OK
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["pid"] == os.getpid()
+    assert [port["name"] for port in shown["ports"]] == ["h0", "h1"]
+    assert main(["fabric", "counters", "h1", "--json"]) == status.OK
+    counters = json.loads(capsys.readouterr().out)
+    assert counters == {key: value for key, value in rack.fabric.counters().items() if key.startswith("h1.")}
+    assert main(["fabric", "counters"]) == status.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(rack.fabric.counters())
+
+
+def test_faults(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fault", "h1", "drop", "--nth", "3"]) == status.OK
+    assert capsys.readouterr().out == "h1: drop nth 3\n"
+    words = "h0 delay --delay-ms 5 --dest-qp 0x4b --psn 9 --opcode SEND --skip 1 --limit 2 --probability 0.5"
+    assert main(["fault", *words.split(), "--management", "--direction", "from_card"]) == status.OK
+    assert rack.fabric.faults("h1") == [("both", Fault("drop", nth=3))]
+    delay = Fault(
+        "delay", delay_ns=5_000_000, dest_qp=0x4B, psn=9, opcode="SEND", skip=1, limit=2, probability=0.5,
+        management=True,
+    )  # fmt: skip
+    assert rack.fabric.faults("h0") == [("from_card", delay)]
+    capsys.readouterr()
+    assert main(["fault", "list"]) == status.OK
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f"h0    from_card  0     0     {delay}",
+        "h1    both       0     0     drop nth 3",
+    ]
+    assert main(["fault", "list", "h1", "--json"]) == status.OK
+    assert json.loads(capsys.readouterr().out) == [
+        {"card": "h1", "direction": "both", "rule": "drop nth 3", "seen": 0, "hits": 0}
+    ]
+    assert main(["fault", "clear", "h1"]) == status.OK
+    assert main(["fault", "clear"]) == status.OK
+    assert main(["fault", "list"]) == status.OK
+    assert capsys.readouterr().out == "1 rule cleared\n1 rule cleared\nno rules\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["h1"], "vhca fault h1 drop|duplicate"),
+        (["h1", "explode"], "vhca fault h1 drop|duplicate"),
+        (["h1", "delay"], "delay needs --delay-ms"),
+        (["h1", "drop", "--delay-ms", "1"], "delay needs --delay-ms"),
+        (["list", "--nth", "3"], "list takes no --nth"),
+        (["clear", "--json"], "--json goes with list"),
+        (["h1", "drop", "--nth", "0"], "not in 1 .."),
+        (["h1", "drop", "--psn", "0x1000000"], "24 bits"),
+        (["h1", "drop", "--dest-qp", "x"], "0x4b"),
+        (["h1", "drop", "--drection", "both"], "did you mean --direction?"),
+        ([], "CARD|list|clear"),
+    ],
+)
+def test_wrong_faults_are_said_before_any_rack_is_asked(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fault", *words])
+    assert ended.value.code == status.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("usage: vhca fault CARD ACTION")
+    assert hint in said
+
+
+def test_the_command_line_knows_all_faults() -> None:
+    assert (fault._ACTIONS, fault._DIRECTIONS) == (ACTIONS, DIRECTIONS)
+
+
+def test_captures(
+    rack: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["capture", "start", "a.pcapng", "--capture-port", "h1", "--capture-both-ends"]) == status.OK
+    (capture,) = rack._subnet._captures
+    assert capture.path == tmp_path / "a.pcapng"
+    assert main(["fabric", "show"]) == status.OK
+    assert capsys.readouterr().out.splitlines()[-1] == f"capture to {tmp_path}/a.pcapng: 0 packets"
+    capture.trouble = "No space left on device"
+    assert main(["capture", "stop"]) == status.FAILED
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path}/a.pcapng: 0 packets\n"
+    assert "ended early: No space left" in said.err
+    assert main(["capture", "stop"]) == status.TROUBLE
+    assert main(["capture", "start", "b.pcapng"]) == status.OK
+    assert main(["capture", "stop"]) == status.OK
+
+
+@pytest.mark.parametrize("words", [[], ["start"], ["start", "a.txt"], ["start", "/none/a.pcapng"], ["stop", "x"]])
+def test_wrong_captures_are_usage(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["capture", *words])
+    assert ended.value.code == status.USAGE
