@@ -331,9 +331,9 @@ def test_a_large_file_is_closed_beside_the_loop(rig: Rig, client: Client, monkey
     threads: list[str] = []
     unmap = FileTable._unmap
 
-    def watched(self: FileTable, memory: mmap.mmap) -> None:
+    def watched(self: FileTable, mappings: list[mmap.mmap]) -> None:
         threads.append(threading.current_thread().name)
-        unmap(self, memory)
+        unmap(self, mappings)
 
     monkeypatch.setattr(FileTable, "_unmap", watched)
     for size in (CLOSE_AT_ONCE_BYTES, 2 * CLOSE_AT_ONCE_BYTES):
@@ -345,6 +345,36 @@ def test_a_large_file_is_closed_beside_the_loop(rig: Rig, client: Client, monkey
         time.sleep(0.01)
     assert threads == ["MainThread", "vhca-unmap"]
     assert open_fds() == before
+
+
+@pytest.mark.parametrize("end", ["unmap", "close"])
+def test_many_files_are_closed_beside_the_loop_together(
+    end: str, rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 files that are each too small for that may be as much as a machine has."""
+    closed: list[tuple[str, int]] = []
+    unmap = FileTable._unmap
+
+    def watched(self: FileTable, mappings: list[mmap.mmap]) -> None:
+        closed.append((threading.current_thread().name, len(mappings)))
+        unmap(self, mappings)
+
+    monkeypatch.setattr(FileTable, "_unmap", watched)
+    for number in range(4):
+        with closing(memfd(CLOSE_AT_ONCE_BYTES)) as (fd,):
+            client.dma_map(number * CLOSE_AT_ONCE_BYTES, CLOSE_AT_ONCE_BYTES, fd=fd)
+    if end == "unmap":
+        client.dma_unmap(0, 4 * CLOSE_AT_ONCE_BYTES)
+    else:
+        client.close()
+        rig.step()
+    begin = time.monotonic()
+    while not closed and time.monotonic() - begin < 10:
+        time.sleep(0.01)
+    for thread in threading.enumerate():
+        if thread.name == "vhca-unmap":
+            thread.join(10)
+    assert closed == [("vhca-unmap", 4)]
 
 
 # --- by message ----------------------------------------------------------------------------------------------

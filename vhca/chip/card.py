@@ -208,13 +208,13 @@ class Card:
             self._gate,
             loop.clock,
             self.server.irqs.raise_irq,
-            loop.call_soon,
+            self._later,
             self._limit_memory,
         )
         self.function = CardFunction(self.config, self.board, self._config_written, self._reset)
         self.server.device = self.function
         self._loop = loop
-        loop.add_timer_source(self.board)
+        loop.add_timer_source(self)
 
     def start(self) -> None:
         """Listen for a host."""
@@ -223,6 +223,26 @@ class Card:
     def stop(self) -> None:
         """Drop the host and the socket."""
         self.server.close()
+
+    def next_deadline(self) -> int | None:
+        """See :class:`vhca.sim.loop.TimerSource`; a card that rests has no timers."""
+        deadline = self.board.next_deadline()
+        if deadline is None:
+            return None
+        rest_s = self.server.rest_s()
+        return max(deadline, self._loop.clock.now_ns() + int(rest_s * 1e9)) if rest_s else deadline
+
+    def run_timers(self, now_ns: int) -> None:
+        """See :class:`vhca.sim.loop.TimerSource`."""
+        self.board.run_timers(now_ns)
+
+    def _later(self, call: Callable[[], None]) -> None:
+        """A turn for the board: soon, or when it has rested."""
+        rest_s = self.server.rest_s()
+        if rest_s:
+            self._loop.call_later(rest_s, call)
+        else:
+            self._loop.call_soon(call)
 
     def plug(self, port: int, cable: Cable) -> None:
         """Connect a port (1-based) to the fabric."""

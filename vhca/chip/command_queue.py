@@ -20,8 +20,8 @@ INLINE_BYTES: Final = 16
 BLOCK_DATA_BYTES: Final = 512
 BLOCK_BYTES: Final = 576
 MAX_MESSAGE_BYTES: Final = 16 << 20
-# Mailboxes that are copied in one go.
-BLOCKS_PER_PIECE: Final = 128
+# Mailboxes that are copied in one go; where a client is asked for each of them, some milliseconds.
+BLOCKS_PER_PIECE: Final = 16
 # No command answers with more.
 MAX_OUTPUT_BYTES: Final = 1 << 20
 # Complaints that are logged one by one; of the others, each time their number has doubled.

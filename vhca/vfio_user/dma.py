@@ -276,8 +276,7 @@ class DmaTable:
         self._last = _NOWHERE
         for window in removed:
             self.mapped_bytes -= window.end - window.start
-            if window.file is not None:
-                self._files.release(window.file)
+        self._files.release(window.file for window in removed if window.file is not None)
 
     def unmap_all(self) -> None:
         """Remove every window and release every file."""

@@ -26,7 +26,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
 Access = Literal["mapped", "copied", "message"]
@@ -34,8 +34,8 @@ Buffer = bytes | bytearray | memoryview
 
 MAX_FILES: Final = 64
 """Files of one client, each of which takes a descriptor or two and a mapping. QEMU shares a handful."""
-CLOSE_AT_ONCE_BYTES: Final = 64 << 20
-"""A larger file is closed in a thread: who closes it last gives back its memory, some 0.1 s per GiB."""
+CLOSE_AT_ONCE_BYTES: Final = 16 << 20
+"""More than that is closed in a thread: who closes a file last gives back its memory, some 0.1 s per GiB."""
 
 _TMPFS_MAGIC: Final = 0x01021994
 
@@ -133,22 +133,24 @@ class FileTable:
             old, old_size = file.memory, file.size
             file.remap(_map(fd, status.st_size, writable), status.st_size)
             remapped(file)
-            self._close_mapping(old, old_size)
+            self._close_mappings([old], old_size)
         file.windows += 1
         return file
 
-    def release(self, file: File) -> None:
-        """One window less."""
-        file.windows -= 1
-        if not file.windows:
-            del self._files[file.key]
-            self._close_file(file)
+    def release(self, files: Iterable[File]) -> None:
+        """One window less of each of these; a file may be there more than once."""
+        unused = []
+        for file in files:
+            file.windows -= 1
+            if not file.windows:
+                unused.append(self._files.pop(file.key))
+        self._close_files(unused)
 
     def close(self) -> None:
         """Close all files, whatever windows there are."""
-        for file in self._files.values():
-            self._close_file(file)
+        files = list(self._files.values())
         self._files.clear()
+        self._close_files(files)
         if self._copy_fd >= 0:
             os.close(self._copy_fd)
             self._copy_fd = -1
@@ -168,25 +170,27 @@ class FileTable:
             memory.close()
             raise
 
-    def _close_file(self, file: File) -> None:
-        file.close_descriptor()
-        self._close_mapping(file.memory, file.size)
+    def _close_files(self, files: Sequence[File]) -> None:
+        for file in files:
+            file.close_descriptor()
+        self._close_mappings([file.memory for file in files], sum(file.size for file in files))
 
-    def _close_mapping(self, memory: mmap.mmap, size: int) -> None:
+    def _close_mappings(self, mappings: list[mmap.mmap], size: int) -> None:
         if size > CLOSE_AT_ONCE_BYTES:
             with contextlib.suppress(RuntimeError):  # no more threads
-                thread = threading.Thread(target=self._unmap, args=(memory,), name="vhca-unmap", daemon=True)
+                thread = threading.Thread(target=self._unmap, args=(mappings,), name="vhca-unmap", daemon=True)
                 thread.start()
                 self._closing.append(thread)
                 return
-        self._unmap(memory)
+        self._unmap(mappings)
 
-    def _unmap(self, memory: mmap.mmap) -> None:
-        try:
-            memory.close()
-        except BufferError:
-            # A kept view holds the pages; they go when the view goes.
-            self.pinned += 1
+    def _unmap(self, mappings: list[mmap.mmap]) -> None:
+        for memory in mappings:
+            try:
+                memory.close()
+            except BufferError:
+                # A kept view holds the pages; they go when the view goes.
+                self.pinned += 1
 
 
 def _map(fd: int, size: int, writable: bool) -> mmap.mmap:

@@ -92,6 +92,10 @@ class Server:
         self._log_lines: float = LOG_LINES
         self._logged_at = 0.0
 
+    def rest_s(self) -> float:
+        """How long the device should leave guest memory alone, since waiting for it kept others waiting; mostly 0."""
+        return max(0.0, self._patience.rest_until - time.monotonic())
+
     # --- life ----------------------------------------------------------------------------------------
 
     def start(self, loop: Loop) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vhca.vfio_user.patience import ACCOUNT_S, FREE_S, REFILL, ROUND_S, Patience
+from vhca.vfio_user.patience import ACCOUNT_S, FREE_S, MOMENT_S, REFILL, REST, ROUND_S, Patience
 
 
 @pytest.fixture
@@ -56,3 +56,18 @@ def test_a_debt_is_paid_first(patience: Patience) -> None:
     patience.new_round()
     assert patience.limit(101.0) == 0
     assert patience.limit(101.0 + 2 / REFILL) > FREE_S
+
+
+def test_many_quick_answers_in_a_round_are_followed_by_a_rest(patience: Patience) -> None:
+    at = 100.0
+    patience.spend(at, at + 0.9 * MOMENT_S)
+    at += 0.9 * MOMENT_S
+    assert not patience.rest_until
+    for _ in range(10):
+        patience.spend(at, at + FREE_S)
+        at += FREE_S
+    assert patience.rest_until == pytest.approx(at + REST * (at - 100.0))
+    # A round is judged for itself.
+    patience.new_round()
+    patience.spend(200.0, 200.0 + FREE_S)
+    assert patience.rest_until < 200.0

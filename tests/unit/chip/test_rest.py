@@ -1,0 +1,35 @@
+"""A card whose client kept the loop waiting rests: no turn and no timer of its own until then."""
+
+from pathlib import Path
+
+import pytest
+
+from vhca.chip.card import Card, load_firmware
+from vhca.sim.clock import VirtualClock
+from vhca.sim.loop import Loop
+from vhca.wire.packet import RC, SEND, Packet
+
+REST_S = 0.25
+
+
+def test_a_card_that_rests_has_neither_turns_nor_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock(1_000_000_000)
+    loop = Loop(clock)
+    card = Card("h0", tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None)
+    board = card.board
+    monkeypatch.setattr(board, "next_deadline", lambda: clock.now_ns() - 1)
+    ticks: list[int] = []
+    monkeypatch.setattr(board, "run_timers", ticks.append)
+    rest = [REST_S]
+    monkeypatch.setattr(card.server, "rest_s", lambda: rest[0])
+    board.packet_in(1, Packet(1, 2, RC, SEND, 0x77, 0))
+    for _ in range(3):
+        loop.run_once(0)
+    assert (ticks, board.counters().get("rx_drop_port_inactive", 0)) == ([], 0)
+    assert card.next_deadline() == clock.now_ns() + int(REST_S * 1e9)
+    clock.advance(int(REST_S * 1e9))
+    rest[0] = 0.0
+    loop.run_once(0)
+    assert ticks == [clock.now_ns()]
+    assert board.counters()["rx_drop_port_inactive"] == 1
+    loop.close()
