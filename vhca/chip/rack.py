@@ -152,7 +152,7 @@ class LiveCapture:
 
     def flush(self) -> None:
         """Make what was recorded so far visible to readers of the file."""
-        self._loop.call(self._capture.flush)
+        self._loop.call(lambda: self._fabric.flush_capture(self._capture))
 
     def stop(self) -> None:
         """End the recording and close its file; nothing if that was done before."""

@@ -11,12 +11,13 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
 from typing import IO, Final
 
-from vhca.wire.ib import encode, split
+from vhca.wire.ib import encode, packets_of
 from vhca.wire.packet import Packet
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,23 @@ def _for_its_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+class Frames:
+    """A packet or burst that is being written, packet by packet.
+
+    :ivar left: packets that are not written.
+    """
+
+    __slots__ = ("at_ns", "interface", "left", "options", "packets")
+
+    def __init__(self, interface: int, at_ns: int, options: bytes, packet: Packet) -> None:
+        self.interface = interface
+        self.at_ns = at_ns
+        self.options = options
+        self.left = packet.count
+        # Receivers own their packets, and change them.
+        self.packets = packets_of(replace(packet))
+
+
 class Capture:
     """One capture file; `link_type` is LINKTYPE_ERF or LINKTYPE_INFINIBAND.
 
@@ -104,27 +122,41 @@ class Capture:
 
     def record(self, interface: int, packet: Packet, direction: int, comment: str = "") -> None:
         """Write a packet, or all packets of a burst; `direction` is INBOUND or OUTBOUND."""
-        if self._file is None:
-            return
-        now = self._timestamp_ns()
+        self.write(self.frames(interface, packet, direction, comment))
+
+    def frames(self, interface: int, packet: Packet, direction: int, comment: str = "") -> "Frames":
+        """A packet or burst as it is now, to be written with this moment's time."""
         options = _option(_OPT_EPB_FLAGS, _U32.pack(direction))
         if comment:
             options += _option(_OPT_COMMENT, comment.encode())
-        options += _option(0, b"")
-        try:
-            frames = [encode(part) for part in split(packet)]
-        except (ValueError, StructError):
-            # A card sent what no wire could carry: its own trouble, which recording must not make worse.
-            if not self.unencodable:  # a guest may send any number of them
-                log.exception("cannot record %r; others like it are only counted", packet)
-            self.unencodable += packet.count
-            return
-        for raw in frames:
+        if self._file is not None:
+            self.packets += packet.count
+        return Frames(interface, self._timestamp_ns(), options + _option(0, b""), packet)
+
+    def write(self, frames: "Frames", most: int = 1 << 30) -> int:
+        """Write some packets of a burst, `most` of what is left; returns how many that were."""
+        before = frames.left
+        while frames.left and before - frames.left < most:
+            if self._file is None:
+                frames.left = 0
+                break
+            try:
+                raw = encode(next(frames.packets))
+            except (ValueError, StructError):
+                # A card sent what no wire could carry: its own trouble, which recording must not make worse.
+                if not self.unencodable:  # a guest may send any number of them
+                    log.exception("cannot record a packet; others like it are only counted")
+                self.unencodable += frames.left
+                self.packets -= frames.left
+                frames.left = 0
+                break
+            frames.left -= 1
+            at = frames.at_ns
             if self.link_type == LINKTYPE_ERF:
-                raw = _erf(now, len(raw)) + raw
-            head = _PACKET.pack(interface, now >> 32 & 0xFFFFFFFF, now & 0xFFFFFFFF, len(raw), len(raw))
-            self._write(_block(_ENHANCED_PACKET, head + _padded(raw) + options))
-            self.packets += 1
+                raw = _erf(at, len(raw)) + raw
+            head = _PACKET.pack(frames.interface, at >> 32 & 0xFFFFFFFF, at & 0xFFFFFFFF, len(raw), len(raw))
+            self._write(_block(_ENHANCED_PACKET, head + _padded(raw) + frames.options))
+        return before - frames.left
 
     def writes_to(self, path: Path | str) -> bool:
         """Whether this is the capture's file, and the capture has not ended."""

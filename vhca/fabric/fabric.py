@@ -69,6 +69,7 @@ class FabricPort:
         self.switch_port = switch_port
         self._end: LinkEnd = link.a
         self.loopback_taps: list[Tap] = []
+        self.recordings: list[Recording] = []
         self._receive: Callable[[Packet], None] | None = None
         self._link_changed: Callable[[bool], None] | None = None
         self._card_full: Callable[[], bool] | None = None
@@ -115,12 +116,19 @@ class FabricPort:
 
     @property
     def full(self) -> bool:
-        """True while what was sent has not got far: the card holds back."""
-        return self._end.full
+        """True while what was sent has not got far, or is not recorded yet: the card holds back."""
+        return self._end.full or self._unrecorded
 
     def blocked(self, packet: Packet) -> bool:
         """See :class:`vhca.fabric.link.Endpoint`; management passes a full card's data."""
-        return packet.vl != MANAGEMENT_VL and self._card_full is not None and self._card_full()
+        if packet.vl == MANAGEMENT_VL:
+            return False
+        return self._unrecorded or (self._card_full is not None and self._card_full())
+
+    @property
+    def _unrecorded(self) -> bool:
+        """Does so much wait to be recorded that no more should pass here?"""
+        return bool(self.recordings) and any(recording.full for recording in self.recordings)
 
     def receive(self, packet: Packet) -> None:
         """See :class:`vhca.fabric.link.Endpoint`."""
@@ -318,7 +326,9 @@ class Fabric:
             raise OSError(errno.EBUSY, "another capture writes to this file", str(path))
         offset_ns = time.time_ns() - self._clock.now_ns()
         capture = Capture(path, lambda: self._clock.now_ns() + offset_ns)
-        recording = self._captures[capture] = Recording(capture, None if ports is None else frozenset(ports), both_ends)
+        recording = self._captures[capture] = Recording(
+            capture, None if ports is None else frozenset(ports), both_ends, self._call_soon
+        )
         for port in self.ports.values():
             recording.add(port)
         return capture
@@ -329,6 +339,13 @@ class Fabric:
         if recording is not None:
             recording.end()
         capture.close()
+
+    def flush_capture(self, capture: Capture) -> None:
+        """Make all that has passed so far visible to readers of the file."""
+        recording = self._captures.get(capture)
+        if recording is not None:
+            recording.finish()
+        capture.flush()
 
     def close(self) -> None:
         """End all recordings."""

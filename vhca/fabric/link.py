@@ -18,6 +18,9 @@ PACKETS_PER_TURN: Final = 64
 # A cable with more than this on it is full; what is sent nevertheless was under way, or is management (VL 15).
 FULL_BYTES: Final = 1 << 20
 FULL_PACKETS: Final = 512
+# And so much may be under way on one that delays packets: with more it is full, however long they take.
+DELAYED_BYTES: Final = 16 << 20
+DELAYED_PACKETS: Final = 4096
 # VL 15 has no flow control: what a full cable cannot take is gone (7.9.1).
 MANAGEMENT_VL: Final = 15
 
@@ -50,6 +53,8 @@ class LinkEnd:
 
     __slots__ = (
         "_bytes",
+        "_delayed",
+        "_delayed_bytes",
         "_draining",
         "_queue",
         "arrival_taps",
@@ -74,6 +79,9 @@ class LinkEnd:
         self._queue: deque[Packet] = deque()
         self._bytes = 0
         self._draining = False
+        # What a fault holds back that was sent from here: packets, bytes.
+        self._delayed = 0
+        self._delayed_bytes = 0
 
     @property
     def up(self) -> bool:
@@ -84,7 +92,12 @@ class LinkEnd:
     def full(self) -> bool:
         """True while so much is on the cable toward the other end that the sender should hold back."""
         other = self.other
-        return other._bytes > FULL_BYTES or len(other._queue) > FULL_PACKETS
+        return (
+            other._bytes > FULL_BYTES
+            or len(other._queue) > FULL_PACKETS
+            or self._delayed > DELAYED_PACKETS
+            or self._delayed_bytes > DELAYED_BYTES
+        )
 
     def attach(self, endpoint: Endpoint, enabled: bool = True) -> None:
         """Plug in; an enabled end may bring the link up."""
@@ -122,11 +135,25 @@ class LinkEnd:
         for delay_ns, part in self.faults.apply(packet):
             arrived += 1
             if delay_ns:
-                self.link.call_later(delay_ns, lambda part=part: self._put(part))  # type: ignore[misc]
+                self._delay(delay_ns, part)
             else:
                 self._put(part)
         if arrived < packet.count:
             self.link.dropped["fault"] += packet.count - arrived
+
+    def _delay(self, delay_ns: int, packet: Packet) -> None:
+        if packet.vl == MANAGEMENT_VL and self.full:
+            self.link.dropped["vl15"] += packet.count
+            return
+        self._delayed += 1
+        self._delayed_bytes += len(packet.payload)
+
+        def over() -> None:
+            self._delayed -= 1
+            self._delayed_bytes -= len(packet.payload)
+            self._put(packet)
+
+        self.link.call_later(delay_ns, over)
 
     def _put(self, packet: Packet) -> None:
         link = self.link

@@ -7,6 +7,7 @@ What the wire does not carry cannot come back: `mtu` is decoded as the smallest 
 headers that the opcode does not have are at their defaults.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from struct import Struct
 from typing import Final
@@ -304,13 +305,18 @@ def split(packet: Packet) -> list[Packet]:
     Each packet keeps only the headers that its opcode has. A burst's `ack_req` goes to its last packet (9.7.5.1.2: the
     requester asks once), `solicited` to the last packet of the message. A corrupt burst gives corrupt packets.
     """
+    return [packet] if packet.count == 1 else list(packets_of(packet))
+
+
+def packets_of(packet: Packet) -> Iterator[Packet]:
+    """The packets of :func:`split`, one by one."""
     count = packet.count
     if count == 1:
-        return [packet]
+        yield packet
+        return
     mtu = packet.mtu
     payload = packet.payload
     last = count - 1
-    out = []
     for index in range(count):
         start = packet.start and index == 0
         end = packet.end and index == last
@@ -325,8 +331,7 @@ def split(packet: Packet) -> list[Packet]:
             solicited=packet.solicited and end,
         )
         _keep_own_headers(part)
-        out.append(part)
-    return out
+        yield part
 
 
 def _keep_own_headers(packet: Packet) -> None:

@@ -2,14 +2,16 @@
 
 import os
 import struct
+import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.fabric.bench import Bench
 from vhca.fabric import Action, Direction, Fault
-from vhca.fabric.capture import INBOUND, LINKTYPE_ERF, LINKTYPE_INFINIBAND, OUTBOUND, Capture
+from vhca.fabric.capture import INBOUND, LINKTYPE_ERF, LINKTYPE_INFINIBAND, OUTBOUND, Capture, Frames
 from vhca.lab.cache import Cache
 from vhca.lab.tshark import frame_trouble, ready_tshark
 from vhca.wire import ib
@@ -181,6 +183,64 @@ def test_tshark_reads_every_header(sample_capture: Path) -> None:
     assert numbers(rows, *aeth) == [(0x1F, 4), (0x1F, 4), (0x60, 5), (0x1F, 6)]
     assert numbers(rows, *deth) == [(0x1234, 0x32)] * 2
     assert [tuple(row[name] for name in grh) for row in rows if row[grh[0]]] == [("fe80::1", "fe80::2")] * 2
+
+
+def test_bursts_are_recorded_in_turns_and_the_cables_are_full_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(2)
+    bench.run()
+    a, b = bench.cards
+    capture = bench.fabric.capture(tmp_path / "c.pcapng")
+    written: list[int] = []
+    write = Capture.write
+
+    def watched(self: Capture, frames: Frames, most: int = 1 << 30) -> int:
+        written.append(write(self, frames, most))
+        return written[-1]
+
+    monkeypatch.setattr(Capture, "write", watched)
+    burst = Packet(b.lid, a.lid, RC, WRITE, 0x40, 1, bytes(256 * 1024), 1024, mtu=256, dma_length=256 * 1024)
+    assert not a.port.full
+    before = capture.packets
+    a.port.send(burst)
+    assert (capture.packets - before, written) == (1024, [])
+    assert a.port.full
+    data, management = Packet(a.lid, b.lid, RC, SEND, 0x40, 1), Packet(a.lid, b.lid, UD, SEND, 0, 1, bytes(256), vl=15)
+    assert [a.port.blocked(packet) for packet in (data, management)] == [True, False]
+    bench.run()
+    assert (capture.packets - before, sum(written)) == (1024, 1024)
+    assert max(written) <= 1024 // 32
+    assert not a.port.full
+    assert not a.port.blocked(data)
+    # What waits is in the file when somebody asks, and at the end.
+    a.port.send(replace(burst, payload=bytes(512), count=2, dma_length=512))
+    bench.fabric.flush_capture(capture)
+    assert sum(written) == 1026
+    a.port.send(replace(burst, payload=bytes(512), count=2, dma_length=512))
+    bench.fabric.stop_capture(capture)
+    assert sum(written) == capture.packets == 1028
+    assert a.port.recordings == []
+
+
+def test_a_packet_is_recorded_as_it_was(tmp_path: Path) -> None:
+    bench = Bench(2)
+    bench.run()
+    a, b = bench.cards
+    capture = bench.fabric.capture(tmp_path / "c.pcapng", ["hca0"])
+    packet = Packet(b.lid, a.lid, RC, SEND, 0x40, 1, b"data")
+    sent = ib.encode(packet)
+    at_ns = bench.clock.now_ns()
+    a.port.send(packet)
+    # Whoever is next on the way owns it.
+    packet.vl = 3
+    bench.clock.advance(1_000_000)
+    bench.fabric.stop_capture(capture)
+    frame = blocks(capture.path.read_bytes())[-1][1]
+    high, low = struct.unpack_from("<II", frame, 4)
+    start = 20 + 16
+    assert frame[start : start + len(sent)] == sent
+    assert (high << 32 | low) - at_ns == pytest.approx(time.time_ns() - bench.clock.now_ns(), abs=10**11)
 
 
 @needs_tshark

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.fabric.bench import Bench, Turns
 from vhca.fabric.faults import Action, Fault, FaultInjector
-from vhca.fabric.link import FULL_BYTES, FULL_PACKETS, PACKETS_PER_TURN, Link
+from vhca.fabric.link import DELAYED_BYTES, DELAYED_PACKETS, FULL_BYTES, FULL_PACKETS, PACKETS_PER_TURN, Link
 from vhca.wire.packet import RC, READ_REQUEST, SEND, UD, WRITE, Packet
 
 
@@ -140,6 +140,29 @@ def test_delay_uses_the_timer() -> None:
     fn()
     bench.turns.run()
     assert [p.psn for p in bench.b.inbox] == [1, 0]
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, DELAYED_PACKETS), (4096, DELAYED_BYTES >> 12)])
+def test_a_cable_that_delays_packets_is_full_of_them(size: int, most: int) -> None:
+    bench = LinkBench()
+    end = bench.link.a
+    end.faults = FaultInjector()
+    end.faults.rules.append(Fault("delay", delay_ns=10**12, management=True))
+    for psn in range(most):
+        assert not end.full
+        end.send(replace(packet(psn), payload=bytes(size), mtu=4096))
+    end.send(replace(packet(most), payload=bytes(size), mtu=4096))
+    assert end.full
+    # Management has no credits: it is lost.
+    end.send(replace(packet(0), vl=15))
+    assert (len(bench.later), bench.link.dropped["vl15"]) == (most + 1, 1)
+    assert not bench.link.b.full
+    for _, over in bench.later:
+        assert callable(over)
+        over()
+    bench.turns.run()
+    assert not end.full
+    assert len(bench.b.inbox) == most + 1
 
 
 @given(st.lists(st.sampled_from(["drop", "duplicate", "reorder", "corrupt"]), max_size=4), st.integers(0, 99))

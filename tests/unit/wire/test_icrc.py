@@ -51,3 +51,9 @@ def test_icrc_ignores_what_switches_and_routers_change() -> None:
         assert icrc(raw).to_bytes(4, "little").hex() == icrc_hex
         raw[-1] ^= 1
         assert icrc(raw).to_bytes(4, "little").hex() != icrc_hex
+
+
+@pytest.mark.parametrize("size", [2, 1022, 1024, 1026, 2048, 2050, 4094, 4096, 4098, 4150, 8192])
+def test_packets_of_every_length(size: int) -> None:
+    packet = bytes((at * at >> 3) + at & 0xFF for at in range(size))
+    assert vcrc(packet) == serial_crc(packet, 0x100B, 16)
