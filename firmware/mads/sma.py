@@ -23,7 +23,7 @@ from firmware.mads.port import (
     PortEvent,
 )
 from vhca.hw.hardware import BoardInfo
-from vhca.management.refusal import response_method
+from vhca.management.refusal import count_by_number, response_method
 from vhca.management.subnet import (
     apply_link_settings,
     ext_port_info,
@@ -172,7 +172,7 @@ class Sma:
             return madwire.STATUS_UNSUPPORTED_METHOD
         getter = self._getters.get(attr_id)
         if getter is None:
-            self.counters[f"smp_unsupported_attribute_{attr_id:#06x}"] += 1
+            count_by_number(self.counters, "smp_unsupported_attribute", attr_id)
             return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
         if request.method == madwire.METHOD_GET:
             request.data = bytes(64)

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # Each of the four 512-byte send registers has two halves; a doorbell is at the start of a half.
 SQ_HALF_MASK: Final = 0xFF
+# Halves that wait for their other half: as many as processors may be at it, not one for each register of the BAR.
+MOST_HALVES: Final = 1024
 _CQ_ARM: Final = CqArmDoorbell.unpacker("cmd", "ci", "cqn")
 _EQ_UPDATE: Final = EqUpdateDoorbell.unpacker("eqn", "ci")
 
@@ -100,6 +102,10 @@ class Bar0:
         if inner == 0 and size >= 8:
             ring(uar, data)
         elif inner == 0 and size == 4:
+            if len(self._halves) >= MOST_HALVES and offset not in self._halves:
+                # The oldest will hardly be followed by anything.
+                del self._halves[next(iter(self._halves))]
+                self.ignored_writes += 1
             self._halves[offset] = data
         elif inner == 4 and size == 4:
             first = self._halves.pop(offset - 4, None)

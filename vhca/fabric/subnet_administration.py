@@ -26,6 +26,7 @@ from vhca.fabric.subnet_manager import SubnetManager
 from vhca.fabric.topology import PortKey
 from vhca.layout import Layout
 from vhca.management.packets import gmp_reply
+from vhca.management.refusal import count_by_number
 from vhca.wire import mad as madwire
 from vhca.wire import sa
 from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, InformInfo, SaMad
@@ -185,7 +186,7 @@ class SubnetAdministration:
             self._unsupported(packet, request)
 
     def _unsupported(self, packet: Packet, request: SaMad) -> None:
-        self.counters[f"unsupported_attribute_{request.attr_id:#06x}"] += 1
+        count_by_number(self.counters, "unsupported_attribute", request.attr_id)
         self._answer(packet, request, madwire.STATUS_UNSUPPORTED_ATTRIBUTE)
 
     def _query(self, packet: Packet, request: SaMad) -> Job:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vhca.layout import Layout
-from vhca.management.refusal import response_method
+from vhca.management.refusal import count_by_number, response_method
 from vhca.wire import mad as madwire
 from vhca.wire import perf
 from vhca.wire.ib import wire_size_bytes
@@ -123,7 +123,7 @@ class PerformanceAgent:
             return self._port_counters(request)
         if request.attr_id == perf.PORT_COUNTERS_EXTENDED:
             return self._port_counters_extended(request)
-        self.counters[f"perf_unsupported_attribute_{request.attr_id:#06x}"] += 1
+        count_by_number(self.counters, "perf_unsupported_attribute", request.attr_id)
         return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
 
     def _class_port_info(self, request: PerfMad) -> int:

@@ -1,6 +1,6 @@
 """BAR0: which writes become which events."""
 
-from vhca.chip.bar0 import Bar0
+from vhca.chip.bar0 import MOST_HALVES, Bar0
 from vhca.chip.device_memory import DeviceMemory
 from vhca.hw.events import CqDoorbell, EqDoorbell, Event, SqDoorbell
 
@@ -50,6 +50,19 @@ def test_a_split_doorbell_acts_on_its_second_half() -> None:
     decoder.write(UAR + 0x904, bytes.fromhex("00004102"))
     assert len(events) == 1
     assert decoder.ignored_writes == 1
+
+
+def test_half_doorbells_that_wait_are_bounded() -> None:
+    events: list[Event] = []
+    decoder = Bar0(Registers(), 16, DeviceMemory(512 * 4096, 4096), events.append)
+    places = [page * 4096 + 0x800 + at for page in range(16, 512) for at in range(0, 0x800, 0x100)]
+    for place in places[: MOST_HALVES + 1]:
+        decoder.write(place, bytes.fromhex("0000010a"))
+    assert (len(decoder._halves), decoder.ignored_writes) == (MOST_HALVES, 1)
+    # The oldest was given up; all others act.
+    for place in places[: MOST_HALVES + 1]:
+        decoder.write(place + 4, bytes.fromhex("00004102"))
+    assert (len(events), decoder.ignored_writes) == (MOST_HALVES, 2)
 
 
 def test_write_combined_wqe_data_rings_once() -> None:

@@ -16,6 +16,7 @@ from firmware.mads.port import (
 from firmware.mads.sma import Sma
 from tests.unit.mads.smps import BOARD, port_info, smp
 from vhca.layout import Layout
+from vhca.management.refusal import NAMED
 from vhca.wire import smp as w
 from vhca.wire.ib import decode, encode
 from vhca.wire.mad import (
@@ -117,6 +118,12 @@ def test_unsupported_things_have_their_status() -> None:
     assert reply is not None
     assert Smp.from_bytes(reply).status == 0x04
     assert card.counters["smp_unsupported_attribute_0xff91"] == 1
+    # Whoever asks does not choose how many counters there are.
+    for number in range(0x8000, 0x8100):
+        ask(card, METHOD_GET, number)
+    names = [name for name in card.counters if name.startswith("smp_unsupported_attribute_")]
+    assert len(names) == NAMED
+    assert card.counters["smp_unsupported_attribute"] == 0x100 - (NAMED - 1)
 
 
 def test_a_manager_brings_the_port_up() -> None:
