@@ -6,10 +6,9 @@ A walk gives the pieces of a range one by one, so that whoever walks decides whe
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, compress
-from operator import itemgetter
-from struct import Struct, iter_unpack
+from collections.abc import Iterator
+from itertools import accumulate
+from struct import Struct
 from typing import Final, NamedTuple
 
 from firmware.model.objects import REPEAT_BLOCK, Mkey
@@ -19,6 +18,8 @@ from vhca.wire.connectx.mkey import Ksm
 MIN_LOG_ENTITY: Final = 12
 KLM_BYTES: Final = 16
 KSM_BYTES: Final = 16
+# Entries of a KLM list between two places that a walk knows.
+CHUNK: Final = 64
 
 _ksm = Ksm.unpacker("key", "va")
 _klm = Struct(">IIQ")
@@ -29,16 +30,19 @@ class EntryError(Exception):
 
 
 class _Plan(NamedTuple):
-    """A KLM list as it is walked: packed entries without empty ones, where each ends in a round, bytes and rounds.
+    """How a KLM list is walked: where in a round each chunk of its entries begins, and at last the round's bytes.
 
-    A plain list is a strided one of a single round. Of a strided one, the first word of an entry is stride and bytes.
+    `klms` is the list that this is about; its entries are at `first` .. `end` of it. A plain list is a strided one of a
+    single round. Of a strided one, the first word of an entry is stride and bytes.
     """
 
-    ends: "array[int]"
-    entries: bytes
-    round_bytes: int
+    klms: bytes
+    first: int
+    end: int
+    starts: "array[int]"
     rounds: int
     strided: bool
+    fits: bool
 
 
 def klm_sizes(klms: bytes) -> "array[int]":
@@ -49,53 +53,67 @@ def klm_sizes(klms: bytes) -> "array[int]":
     return words[::4]
 
 
+def prepare(mkey: Mkey) -> None:
+    """Look through the list of a KLM key. Whoever changes a list pays for this, not an access that meets many lists."""
+    _plan(mkey)
+
+
 def _plan(mkey: Mkey) -> _Plan:
-    """The list of a KLM key, looked through once after each change."""
+    """How the list of a KLM key is walked, found out once for each list."""
     plan = mkey.plan
-    if isinstance(plan, _Plan):
-        return plan
     klms = mkey.klms
+    if isinstance(plan, _Plan) and plan.klms is klms:
+        return plan
     head = _klm.unpack_from(klms) if klms else (0, 0, 0)
     strided = head[1] == REPEAT_BLOCK
-    rounds = 1
+    first, end, rounds = 0, len(klms), 1
     if strided:
         rounds = head[2] >> 32
-        klms = klms[KLM_BYTES : KLM_BYTES + KLM_BYTES * (head[2] & 0xFFFF)]
-    sizes: Sequence[int] = klm_sizes(klms)
+        first, end = KLM_BYTES, min(end, KLM_BYTES + KLM_BYTES * (head[2] & 0xFFFF))
+    sizes = klm_sizes(klms[first:end])
     if strided:
         sizes = array("I", [size & 0xFFFF for size in sizes])
-    if 0 in sizes:
-        klms = b"".join(compress(map(itemgetter(0), iter_unpack("16s", klms)), sizes))
-        sizes = list(filter(None, sizes))
-    ends = array("Q", accumulate(sizes))
-    if strided and (not ends or ends[-1] != head[0]):
-        raise EntryError("key: its repeat block does not fit its columns")
-    plan = mkey.plan = _Plan(ends, klms, ends[-1] if ends else 0, rounds, strided)
+    chunks = [sum(sizes[at : at + CHUNK]) for at in range(0, len(sizes), CHUNK)]
+    starts = array("Q", accumulate(chunks, initial=0))
+    fits = not strided or starts[-1] == head[0] > 0
+    plan = mkey.plan = _Plan(klms, first, end, starts, rounds, strided, fits)
     return plan
 
 
 def walk_klms(mkey: Mkey, va: int, length: int) -> Iterator[tuple[int, int, int]]:
-    """Pieces (key, address, bytes) of a concatenated list, or of a strided one: a stride further on each round."""
-    ends, entries, round_bytes, rounds, strided = _plan(mkey)
-    if not ends or va < mkey.start:
+    """Pieces (key, address, bytes) of a concatenated list, or of a strided one: a stride further on each round.
+
+    A piece costs a look at the entries of a chunk in front of it at most, however many of them are empty.
+    """
+    klms, first, end, starts, rounds, strided, fits = _plan(mkey)
+    if not fits:
+        raise EntryError("key: its repeat block does not fit its columns")
+    round_bytes = starts[-1]
+    if not round_bytes or va < mkey.start:
         raise EntryError("key: its entries end before the range does")
     number, offset = divmod(va - mkey.start, round_bytes)
-    index = bisect_right(ends, offset)
-    if index:
-        offset -= ends[index - 1]
+    # The last chunk that begins at or before the offset is one that is not empty.
+    chunk = bisect_right(starts, offset) - 1
+    offset -= starts[chunk]
     while number < rounds:
-        for at in range(index * KLM_BYTES, len(entries), KLM_BYTES):
-            size, key, addr = _klm.unpack_from(entries, at)
-            if strided:
-                addr += (size >> 16) * number
-                size &= 0xFFFF
-            part = min(size - offset, length)
-            yield key, addr + offset, part
-            length -= part
-            if not length:
-                return
-            offset = 0
-        index = 0
+        while chunk < len(starts) - 1:
+            at = first + chunk * CHUNK * KLM_BYTES
+            for entry in range(at, min(at + CHUNK * KLM_BYTES, end), KLM_BYTES):
+                size, key, addr = _klm.unpack_from(klms, entry)
+                if strided:
+                    addr += (size >> 16) * number
+                    size &= 0xFFFF
+                if offset >= size:
+                    offset -= size
+                    continue
+                part = min(size - offset, length)
+                yield key, addr + offset, part
+                length -= part
+                if not length:
+                    return
+                offset = 0
+            chunk = bisect_right(starts, starts[chunk + 1]) - 1
+        chunk = bisect_right(starts, 0) - 1
         number += 1
     raise EntryError("key: its entries end before the range does")
 

@@ -22,8 +22,10 @@ from vhca.hw.events import (
 )
 from vhca.hw.hardware import Firmware, Hardware
 
-# A timer may send a megabyte: those that are due in the same moment share several steps.
+# Those that are due in the same moment share several steps: so many at most, and none behind one that had much to do,
+# as the last try of a queue pair with hundreds of requests has.
 TIMERS_PER_STEP = 16
+EFFECTS_PER_STEP = 64
 
 
 class Kernel:
@@ -72,7 +74,9 @@ class Kernel:
         hca = self.hca
         hca.now_ns = now_ns
         hca.out = out
-        hca.timers.run(now_ns, TIMERS_PER_STEP)
+        for _ in range(TIMERS_PER_STEP):
+            if not hca.timers.run(now_ns, 1) or len(out) > EFFECTS_PER_STEP:
+                break
         self.agents.timers.run(now_ns)
         self._finish()
 

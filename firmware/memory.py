@@ -5,12 +5,13 @@ bounds, and :func:`translate`, which merges neighbouring pages, so that a large 
 operation. A length of 0 needs no key (volume 1, 10.6.7.2). All failures raise :class:`AccessError`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
 from firmware.entries import EntryError, walk_klms, walk_ksms
 from firmware.model.hca import Hca
+from firmware.model.lists import Sge
 from firmware.model.objects import (
     ANY_QPN,
     LOCAL_READ,
@@ -24,7 +25,6 @@ from firmware.model.objects import (
 )
 from firmware.model.pages import contiguous, page_at, pages_of
 from firmware.model.qp import Qp
-from firmware.model.rings import Sge
 from vhca.hw.effects import DeviceWrite, DmaWrite
 from vhca.hw.memory import DmaError
 
@@ -121,15 +121,15 @@ def translate(hca: Hca, mkey: Mkey, va: int, length: int, right: int, most: int 
     mode = mkey.mode
     if mode in (MODE_KLM, MODE_KSM):
         out: list[BusSegment] = []
-        limit = _most_pieces(length)
+        walk = _Walk(hca, right, min(_most_pieces(length), most), out)
         try:
-            _walk(hca, mkey, va, length, right, out, min(limit, most), 0)
+            walk.follow(mkey, va, length, 0)
         except Crowded:
-            if most >= limit:
-                raise AccessError(PROTECTION, "key: its entries are too small for this range") from None
+            if most > walk.most or most == UNLIMITED:
+                raise _too_small() from None
             raise
         finally:
-            hca.pieces += len(out)
+            hca.pieces += len(out) + walk.lists
         return out
     out = _plain(mkey, va, length, right)
     hca.pieces += len(out) - 1
@@ -146,25 +146,47 @@ def _plain(mkey: Mkey, va: int, length: int, right: int) -> list[BusSegment]:
     return _translate_pages(mkey, va, length, right)
 
 
-def _walk(hca: Hca, mkey: Mkey, va: int, length: int, right: int, out: list[BusSegment], most: int, depth: int) -> None:
-    """Append the segments of an indirect key's range; Crowded as soon as there are more than `most`."""
-    if depth >= MAX_DEPTH:
-        raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
-    walk = walk_klms if mkey.mode == MODE_KLM else walk_ksms
-    try:
-        for key, inner_va, size in walk(mkey, va, length):
-            inner = find_key(hca, mkey.pd, mkey.qpn, key, inner_va, size, right)
-            if inner.mode in (MODE_KLM, MODE_KSM):
-                _walk(hca, inner, inner_va, size, right, out, most, depth + 1)
-            else:
-                out += _plain(inner, inner_va, size, right)
-            if len(out) > most:
-                raise Crowded(sum(size for _, size in islice(out, max(most, 0))))
-    except PageFault as fault:
-        fault.shown = True
-        raise
-    except EntryError as error:
-        raise AccessError(PROTECTION, str(error)) from None
+class _Walk:
+    """A walk through an indirect key, and through those that it shows, that appends segments to `out`.
+
+    :ivar most: segments and lists together after which Crowded is raised: a list that is met costs what a segment does.
+    :ivar lists: how many lists below the first have been met.
+    """
+
+    __slots__ = ("_hca", "_out", "_right", "lists", "most")
+
+    def __init__(self, hca: Hca, right: int, most: int, out: list[BusSegment]) -> None:
+        self._hca = hca
+        self._right = right
+        self._out = out
+        self.most = most
+        self.lists = 0
+
+    def follow(self, mkey: Mkey, va: int, length: int, depth: int) -> None:
+        """Append the segments of a range."""
+        if depth >= MAX_DEPTH:
+            raise AccessError(PROTECTION, "key: indirect keys are nested too deeply")
+        walk = walk_klms if mkey.mode == MODE_KLM else walk_ksms
+        hca, right, out, most = self._hca, self._right, self._out, self.most
+        try:
+            for key, inner_va, size in walk(mkey, va, length):
+                inner = find_key(hca, mkey.pd, mkey.qpn, key, inner_va, size, right)
+                if inner.mode in (MODE_KLM, MODE_KSM):
+                    self.lists += 1
+                    self.follow(inner, inner_va, size, depth + 1)
+                else:
+                    out += _plain(inner, inner_va, size, right)
+                if len(out) + self.lists > most:
+                    raise Crowded(sum(size for _, size in islice(out, max(most - self.lists, 0))))
+        except PageFault as fault:
+            fault.shown = True
+            raise
+        except EntryError as error:
+            raise AccessError(PROTECTION, str(error)) from None
+
+
+def _too_small() -> AccessError:
+    return AccessError(PROTECTION, "key: its entries are too small for this range")
 
 
 def direct(mkey: Mkey, va: int) -> int:
@@ -314,12 +336,13 @@ def gather(hca: Hca, qp: Qp, sges: "Sequence[Sge]", offset: int, length: int, mo
 
 
 def gather_pieces(
-    hca: Hca, qp: Qp, pieces: "Sequence[bytes | Sge]", offset: int, length: int, most: int = UNLIMITED
+    hca: Hca, qp: Qp, pieces: "Iterable[bytes | Sge]", offset: int, length: int, most: int = UNLIMITED
 ) -> bytes:
     """`length` bytes from `offset` of a list of inline data and gather entries, in `most` pieces as :func:`gather`."""
     parts = []
     done = 0
-    most += hca.pieces
+    limit = _most_pieces(length)
+    end = hca.pieces + min(most, limit)
     for piece in pieces:
         if done == length:
             break
@@ -332,8 +355,11 @@ def gather_pieces(
             parts.append(piece[offset : offset + take])
         else:
             try:
-                parts.append(gather(hca, qp, (piece,), offset, take, most - hca.pieces))
+                parts.append(gather(hca, qp, (piece,), offset, take, end - hca.pieces))
+                hca.pieces += 1
             except Crowded as crowded:
+                if most > limit:
+                    raise _too_small() from None
                 raise Crowded(done + crowded.covered) from None
         offset = 0
         done += take
@@ -381,6 +407,8 @@ def _resolve(
 ) -> list[BusSegment]:
     out: list[BusSegment] = []
     done = 0
+    limit = _most_pieces(length)
+    end = hca.pieces + limit
     for va, size, lkey in sges:
         if done == length:
             break
@@ -392,10 +420,17 @@ def _resolve(
             part = length - done
         mkey = find_key(hca, pd, qp.handle, lkey, va + offset, part, right)
         try:
-            segments = translate(hca, mkey, va + offset, part, right, most - len(out))
+            segments = translate(hca, mkey, va + offset, part, right, min(most - len(out), end - hca.pieces))
         except Crowded as crowded:
+            if most > limit:
+                raise _too_small() from None
             raise Crowded(done + crowded.covered) from None
-        out = out + segments if out else segments
+        if out:
+            # Each entry has a key to look up.
+            hca.pieces += 1
+            out += segments
+        else:
+            out = segments
         done += part
         offset = 0
     if done < length:

@@ -6,12 +6,14 @@ meet it. A WQE is copied out of guest memory once; what is checked is what is us
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from firmware.model.hca import Hca
+from firmware.model.lists import FEW_ENTRIES, ReceiveList, Sge
 from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, Cq, Eq, Srq
 from firmware.model.qp import RST, Qp
-from firmware.model.rings import RecvWqe, Sge
+from firmware.model.rings import RecvWqe
 from firmware.model.timers import Timer
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
 from vhca.hw.memory import DmaError
@@ -30,15 +32,17 @@ _BE32 = struct.Struct(">I")
 _DATA_SEGMENT = struct.Struct(">IIQ")
 
 
-def parse_scatter_list(raw: bytes, start: int) -> list[Sge]:
+def parse_scatter_list(raw: bytes, start: int) -> Sequence[Sge]:
     """Data segments of a receive WQE up to its terminator."""
     segments: list[Sge] = []
+    end = start
     for length, lkey, addr in _DATA_SEGMENT.iter_unpack(raw[start : len(raw) & ~15]):
         if length == 0 and lkey == TERMINATOR_LKEY:
             break
-        if length & 0x7FFFFFFF or not length:
+        end += _DATA_SEGMENT.size
+        if length & 0x7FFFFFFF:
             segments.append((addr, length & 0x7FFFFFFF, lkey))
-    return [segment for segment in segments if segment[1]]
+    return segments if len(segments) <= FEW_ENTRIES else ReceiveList(raw[start:end])
 
 
 def take_receive(hca: Hca, qp: Qp) -> RecvWqe | None:

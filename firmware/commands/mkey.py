@@ -4,7 +4,7 @@ from firmware.commands.memic import covering
 from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find
 from firmware.commands.umem import hold_umems, release_umems
-from firmware.entries import KLM_BYTES, MIN_LOG_ENTITY
+from firmware.entries import CHUNK, KLM_BYTES, MIN_LOG_ENTITY, prepare
 from firmware.model.hca import Hca
 from firmware.model.objects import (
     LOCAL_READ,
@@ -95,8 +95,8 @@ def create_mkey(hca: Hca, request: Command[cmd.CreateMkeyIn]) -> Layout:
 def _list_bytes(mkey: Mkey) -> int:
     """What the translation may take, now and after work requests that fill the room reserved for it."""
     size = max(len(mkey.mtts), len(mkey.klms), len(mkey.ksms), mkey.capacity_octwords * OCTWORD_BYTES)
-    # The walk of a list of entries of any size knows where each ends.
-    return size + size // 2 if mkey.mode == MODE_KLM else size
+    # The walk of a list of entries of any size knows where each chunk of them begins.
+    return size + size // (2 * CHUNK) if mkey.mode == MODE_KLM else size
 
 
 def _load_memic(hca: Hca, mkey: Mkey) -> None:
@@ -146,6 +146,7 @@ def _load_translation(mkey: Mkey, tail: memoryview, octwords: int, has_rights: b
     entries = bytes(tail[: octwords * KLM_BYTES])
     if mkey.mode == MODE_KLM:
         mkey.klms = entries
+        prepare(mkey)
         return
     if mkey.log_page_size < MIN_LOG_ENTITY:
         refuse(Status.BAD_PARAM, "mkc.log_page_size: 12 is the smallest entity of a KSM list")
@@ -202,6 +203,7 @@ def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
     # Whoever still holds it must see that it is gone.
     mkey.free = True
     mkey.mtts = mkey.klms = mkey.ksms = b""
+    mkey.plan = None
     mkey.translation_changed()
     release_umems(mkey)
     if mkey.memic is not None:

@@ -32,9 +32,9 @@ OBJECT_BYTES: Final[dict[str, int]] = {
 CONNECTION_BYTES: Final = 6144
 MULTICAST_GROUP_BYTES: Final = 1024
 MULTICAST_MEMBER_BYTES: Final = 64
-# A send work request that is fetched and not completed; an executed READ or atomic that may come again; an answer that
-# waits; a packet that waits, beside its payload; a request for missing pages.
-WORK_REQUEST_BYTES: Final = 1024
+# A send work request, however long, that is fetched and not completed; an executed READ or atomic that may come again;
+# an answer that waits; a packet that waits, beside its payload; a request for missing pages.
+WORK_REQUEST_BYTES: Final = 2048
 RESOURCE_BYTES: Final = 256
 ANSWER_BYTES: Final = 512
 PACKET_BYTES: Final = 512

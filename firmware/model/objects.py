@@ -278,15 +278,14 @@ class Mkey(HcaObject):
     looked_at: int = 0
     surveyed: bool = False
     linear: int = -1
-    # Of a KLM list: how it is walked.
+    # Of a KLM list: how it is walked (:mod:`firmware.entries`).
     plan: object = None
 
     def translation_changed(self) -> None:
-        """Forget what was found out about lists, start, length and page size."""
+        """Forget what was found out about page lists, start, length and page size; of a KLM list, a new one tells."""
         self.looked_at = 0
         self.surveyed = False
         self.linear = -1
-        self.plan = None
 
 
 # Kinds of shared receive queues: one number space.

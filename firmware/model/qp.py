@@ -81,7 +81,8 @@ class Requester:
     rnr_waiting: bool = False
     rewound_at: int = -1
     unasked: int = 0
-    # The longest burst of the message at hand: less than usual if its memory is in many pieces.
+    # The longest burst, and that of the message at hand: less than usual if its memory is in many pieces.
+    burst_most: int = BURST_BYTES
     burst_bytes: int = BURST_BYTES
     last_sent: Packet | None = None
     # What every packet of the step under way has in common: source LID, P_Key, way out.

@@ -3,17 +3,16 @@
 All indices are kept free running in Python integers and cut to the width of the wire where they meet it.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
+from firmware.model.lists import Sge
 from firmware.model.objects import Srq
 from firmware.model.queue_buffer import QueueBuffer
 from vhca.hw.memory import Memory
 
 # Send queue blocks that are copied in one go.
 PREFETCH_BLOCKS: Final = 32
-
-Sge = tuple[int, int, int]
-"""Scatter or gather entry: (bus or virtual address, length in bytes, lkey)."""
 
 
 class SendQueue:
@@ -130,7 +129,7 @@ class RecvWqe:
 
     __slots__ = ("segments", "srq", "wqe_counter")
 
-    def __init__(self, wqe_counter: int, segments: list[Sge], srq: Srq | None) -> None:
+    def __init__(self, wqe_counter: int, segments: Sequence[Sge], srq: Srq | None) -> None:
         self.wqe_counter = wqe_counter
         self.segments = segments
         self.srq = srq

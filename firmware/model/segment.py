@@ -1,7 +1,7 @@
 """Segmentation: how a message of so many bytes becomes packets, and packets become bursts (volume 1, 9.7.2).
 
-A burst stands for consecutive packets of one message and holds at most `BURST_BYTES` of payload, so that a long message
-is interleaved with others and may be acknowledged on the way.
+A burst stands for consecutive packets of one message and holds at most `BURST_BYTES` of payload and `BURST_PACKETS`
+packets, so that a long message is interleaved with others and may be acknowledged on the way.
 """
 
 from typing import Final
@@ -9,9 +9,17 @@ from typing import Final
 from vhca.wire.packet import Packet
 
 BURST_BYTES: Final = 256 << 10
+BURST_PACKETS: Final = 256
 MESSAGE_BYTES_MAX: Final = 1 << 31
-# What a burst costs of a step's budget beside its payload and its pieces.
+# What a burst costs of a step's budget beside its payload and its pieces; and what a packet costs at least, since a
+# cable with faults cuts bursts.
 BURST_COST_BYTES: Final = 256
+LOG_PACKET_COST: Final = 10
+
+
+def burst_limit(log_mtu: int) -> int:
+    """The payload of the longest burst in bytes."""
+    return min(BURST_BYTES, BURST_PACKETS << log_mtu)
 
 
 def packet_count(length: int, log_mtu: int) -> int:

@@ -1,8 +1,9 @@
 """A send work request that was fetched and is not completed."""
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from firmware.model.rings import Sge
+from firmware.model.lists import Sge
 
 # Beside the operations of the wire: executed inside the card.
 LOCAL: Final = 100
@@ -56,10 +57,10 @@ class SendWqe:
         self.solicited = False
         self.immediate: int | None = None
         self.invalidate: int | None = None
-        self.sges: list[Sge] = []
+        self.sges: Sequence[Sge] = []
         self.inline: bytes | None = None
         # Inline data next to pointers, in order; None where there is only the one or the other.
-        self.pieces: list[bytes | Sge] | None = None
+        self.pieces: Iterable[bytes | Sge] | None = None
         self.length = 0
         self.va = 0
         self.rkey = 0

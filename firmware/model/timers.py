@@ -103,17 +103,21 @@ class TimerHeap:
                 return deadline
         return None
 
-    def run(self, now_ns: int, most: int = 1 << 30) -> None:
-        """Run the actions of timers that are due, `most` of them, earliest first; an action may arm timers again."""
+    def run(self, now_ns: int, most: int = 1 << 30) -> bool:
+        """Run the actions of timers that are due, `most` of them, earliest first; an action may arm timers again.
+
+        False if fewer were due, or if enough has been done for one step.
+        """
         for _ in range(most):
             deadline = self.next_deadline()
             if deadline is None or deadline > now_ns:
-                return
+                return False
             queued_ns, _, timer = self._heap[0]
             if timer._queued_ns != queued_ns or timer.deadline_ns != queued_ns:
                 # Not armed for this moment: enough of these for one step.
-                return
+                return False
             heapq.heappop(self._heap)
             timer._queued_ns = None
             timer.deadline_ns = None
             timer.action(now_ns)
+        return True

@@ -25,8 +25,8 @@ from vhca.wire.connectx.qpc import Qpc
 from vhca.wire.connectx.wqe import DatagramSegment
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, MULTICAST_LID_FIRST, READ_RESPONSE, Grh, Packet
 
-# Connections that one target remembers; the least recently made is forgotten first.
-MAX_CONNECTIONS: Final = 1 << 14
+# Connections that one target remembers; the least recently made is forgotten first. All end in one step.
+MAX_CONNECTIONS: Final = 1 << 12
 # READs and atomics that a target's connection keeps answers for, as log_max_ra_res_dc says.
 LOG_RESOURCES: Final = 4
 # Answers come from the LID that was asked; the port cuts its path bits to its LMC.

@@ -21,7 +21,7 @@ from firmware.model.hca import Hca
 from firmware.model.objects import REMOTE_READ
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
-from firmware.model.segment import BURST_COST_BYTES, packet_count
+from firmware.model.segment import BURST_COST_BYTES, BURST_PACKETS, LOG_PACKET_COST, packet_count
 from firmware.model.turns import REPLY
 from firmware.transport import account, completion, paging
 from firmware.transport.port import grh_of, pkey_at, transmit
@@ -201,8 +201,8 @@ def _send_answers(hca: Hca, qp: Qp, responder: Responder) -> None:
 def _send_read_burst(hca: Hca, qp: Qp, responder: Responder, job: ReadJob) -> int:
     """Send the next responses of a READ; bytes for the budget. If its memory has gone, the answers wait or go."""
     offset = job.offset
-    size = min(job.length - offset, job.burst_bytes)
     log_mtu = responder.mtu.bit_length() - 1
+    size = min(job.length - offset, job.burst_bytes, BURST_PACKETS << log_mtu)
     psn = job.psn + (offset >> log_mtu)
     payload = b""
     pieces = hca.pieces
@@ -241,7 +241,7 @@ def _send_read_burst(hca: Hca, qp: Qp, responder: Responder, job: ReadJob) -> in
     hca.count["tx_packets"] += count
     hca.count["tx_bytes"] += size
     transmit(hca, qp.port, packet)
-    return size + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
+    return max(size, count << LOG_PACKET_COST) + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
 
 
 def _read_failed(hca: Hca, qp: Qp, nak: Packet, reason: str) -> None:

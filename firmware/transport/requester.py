@@ -20,7 +20,7 @@ from firmware.memory import (
 from firmware.model.hca import Hca
 from firmware.model.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.model.rings import SendQueue
-from firmware.model.segment import BURST_BYTES, BURST_COST_BYTES, packet_count
+from firmware.model.segment import BURST_COST_BYTES, LOG_PACKET_COST, packet_count
 from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.model.timers import Timer
 from firmware.transport import account, completion, dc, paging, umr
@@ -43,8 +43,8 @@ WINDOW_PACKETS: Final = 512
 # A long run of packets asks for an acknowledgement on its way.
 ASK_PACKETS: Final = 128
 MAX_PACKETS: Final = (1 << 23) - 1
-# WQEs that are fetched and not completed: an acknowledgement may end all of them in one step.
-MAX_PENDING: Final = 1024
+# WQEs that are fetched and not completed: an acknowledgement, or an error, may end all of them in one step.
+MAX_PENDING: Final = 512
 
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC, ST_DCI: DC}
 
@@ -281,10 +281,10 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
                 return -1
         else:
             payload = b""
-        cost = size + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
+        cost = max(size, count << LOG_PACKET_COST) + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
         requester.send_psn = psn + count
         if end:
-            requester.burst_bytes = BURST_BYTES
+            requester.burst_bytes = requester.burst_most
     packet = Packet(
         path.dlid,
         requester.slid,

@@ -37,6 +37,7 @@ from firmware.model.qp import (
     Requester,
     Responder,
 )
+from firmware.model.segment import burst_limit
 from firmware.model.timers import Timer
 from firmware.model.turns import FLUSH, SEND
 from firmware.programs import may_have_qkey, may_name
@@ -306,6 +307,7 @@ def _take_over(hca: Hca, qp: Qp, opcode: int, context: Qpc) -> None:
     elif opcode == Op.INIT2RTR_QP:
         requester.log_mtu = MIN_LOG_MTU + context.mtu
         requester.mtu = responder.mtu = 1 << requester.log_mtu
+        requester.burst_most = requester.burst_bytes = burst_limit(requester.log_mtu)
         requester.message_max = 1 << context.log_msg_max
         qp.remote_qpn = context.remote_qpn
         responder.epsn = context.next_rcv_psn

@@ -8,7 +8,7 @@ changed.
 from struct import Struct
 from typing import Final
 
-from firmware.entries import KLM_BYTES, klm_sizes
+from firmware.entries import KLM_BYTES, klm_sizes, prepare
 from firmware.memory import PIECE_COST_BYTES, STEP_PIECES, AccessError, PageFault, find_key, gather
 from firmware.model.hca import Hca
 from firmware.model.objects import (
@@ -86,6 +86,8 @@ def execute(hca: Hca, qp: Qp, wqe: SendWqe) -> int:
         if not changed.free:
             _check_window(hca, qp, changed)
     _commit(hca, mkey, changed)
+    if mkey.mode == MODE_KLM:
+        prepare(mkey)
     if mkey.mode == MODE_MTT and payload:
         if ctrl.translation_offset_en and not mkey.paged:
             # The pages of a plain list are all there.

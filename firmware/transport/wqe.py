@@ -4,11 +4,12 @@ Strict: whatever is not exactly a WQE of this service is refused with a reason, 
 operation error. Sizes are in bytes; a *unit* has 16 bytes, a basic block (BB) 64.
 """
 
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
+from firmware.model.lists import FEW_ENTRIES, LongList, Sge
 from firmware.model.qp import ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC
-from firmware.model.rings import Sge
 from firmware.model.send_wqe import LOCAL, SendWqe
 from vhca.layout import Layout, sub
 from vhca.wire.connectx.wqe import (
@@ -186,29 +187,54 @@ def _check_atomic(wqe: SendWqe) -> None:
 
 def _parse_data(wqe: SendWqe, raw: bytes, at: int, end: int) -> None:
     """Data segments up to `end`: pointers, inline data, or a mix of them in any order."""
-    pieces: list[bytes | Sge] = []
-    inline = False
-    sges: list[Sge] = []
-    total = 0
+    pieces: Iterable[bytes | Sge] = list(_segments(raw, at, end))
+    inline = [piece for piece in pieces if isinstance(piece, bytes)]
+    sges: list[Sge] = [piece for piece in pieces if not isinstance(piece, bytes)]
+    wqe.length = sum(map(len, inline)) + sum(size for _, size, _ in sges)
+    wqe.sges = sges
+    if sges and len(inline) + len(sges) > FEW_ENTRIES:
+        kept = raw[at:end]
+        wqe.sges, pieces = _Pointers(kept), _Pieces(kept)
+    if inline:
+        if sges:
+            wqe.pieces = pieces
+        else:
+            wqe.inline = b"".join(inline)
+
+
+def _segments(raw: bytes, at: int, end: int) -> Iterator[bytes | Sge]:
+    """Data segments one by one: a pointer, or inline data."""
     while at + UNIT <= end:
         size, lkey, addr = _data(raw, at)
         if size & INLINE_FLAG:
             size &= ~INLINE_FLAG
             stop = at + INLINE_HEADER + size
             _need(stop <= end, "inline data end behind ctrl.ds")
-            pieces.append(raw[at + INLINE_HEADER : stop])
-            inline = True
+            yield raw[at + INLINE_HEADER : stop]
             at += (INLINE_HEADER + size + UNIT - 1) & -UNIT
         else:
-            size = size or _MAX_BYTE_COUNT
-            sges.append((addr, size, lkey))
-            pieces.append(sges[-1])
+            yield addr, size or _MAX_BYTE_COUNT, lkey
             at += UNIT
-        total += size
-    if inline:
-        if sges:
-            wqe.pieces = pieces
-        else:
-            wqe.inline = b"".join(piece for piece in pieces if isinstance(piece, bytes))
-    wqe.sges = sges
-    wqe.length = total
+
+
+class _Pointers(LongList):
+    """The pointers among data segments."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Sge]:
+        for piece in _segments(self.raw, 0, len(self.raw)):
+            if not isinstance(piece, bytes):
+                yield piece
+
+
+class _Pieces:
+    """Data segments, pointers and inline data in order."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def __iter__(self) -> Iterator[bytes | Sge]:
+        return _segments(self._raw, 0, len(self._raw))

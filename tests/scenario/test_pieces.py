@@ -14,6 +14,7 @@ from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_UD, Card, End
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
+from vhca.wire.packet import READ_RESPONSE, WRITE, Packet
 
 MTU = 4096
 SIZE = 40 * MTU + 100
@@ -253,3 +254,38 @@ def test_what_waits_behind_a_cut_burst_is_bounded_and_goes_with_the_queue_pair()
     assert b.qp.state == ERR
     assert b.qp.backlog is None
     world.settle()
+
+
+@pytest.mark.parametrize("kind", ["write", "read"])
+def test_a_step_in_small_packets_has_no_more_of_them_than_one_in_large_ones(kind: str) -> None:
+    """Where packets are looked at, for faults or to be recorded, each one costs."""
+    world, a, b = pair(mtu=1)
+    size = 1 << 20
+    local, remote = a.buffer(size), b.buffer(size)
+    bursts: list[int] = []
+    steps: list[int] = []
+
+    def look(packet: Packet) -> list[Packet]:
+        if packet.op in (WRITE, READ_RESPONSE):
+            bursts.append(packet.count)
+        return [packet]
+
+    world.fault = look
+    for card in (world.a, world.b):
+        step = card.step
+
+        def counted(action: Callable[[], object], step: Step = step) -> None:
+            before = sum(bursts)
+            step(action)
+            steps.append(sum(bursts) - before)
+
+        card.step = counted  # type: ignore[method-assign]
+    if kind == "write":
+        a.write(local, size, remote, b.card.key)
+    else:
+        a.read(local, size, remote, b.card.key)
+    world.settle()
+    assert [c.syndrome for c in a.send_cq.poll()] == [0]
+    assert sum(bursts) == size >> 8
+    assert max(bursts) == 256
+    assert 512 < max(steps) <= 1024 + 256

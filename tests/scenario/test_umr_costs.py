@@ -1,9 +1,11 @@
 """What a registration by work request costs of a step's budget: bytes that it reads and copies, and their pieces."""
 
 import struct
+from array import array
 
 import pytest
 
+from firmware import entries as entries_module
 from firmware.memory import PIECE_COST_BYTES
 from firmware.model.hca import Hca
 from firmware.model.objects import MODE_KLM, MODE_KSM, MODE_MTT, Mkey
@@ -142,3 +144,23 @@ def test_an_offset_behind_the_table_is_refused(queue: End) -> None:
     mkey = key_with(queue.card, MODE_MTT, 16)
     umr(queue, mkey, mask=0, payload=entries([0x1000] * 8), offset=0x10000)
     assert [c.syndrome for c in queue.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
+
+
+def test_who_changes_a_list_pays_for_looking_through_it(queue: End, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the access that comes later: it may meet hundreds of such lists in one step."""
+    card = queue.card
+    mkey = free_key(card, MODE_KLM, 4)
+    looked: list[int] = []
+    sizes_of = entries_module.klm_sizes
+
+    def look(packed: bytes) -> "array[int]":
+        looked.append(len(packed))
+        return sizes_of(packed)
+
+    monkeypatch.setattr(entries_module, "klm_sizes", look)
+    packed_list = packed_klms(*[(64, card.key, 0x1000)] * 4)
+    umr(queue, mkey, mask=0, payload=bytes(packed_list))
+    assert [c.syndrome for c in queue.send_cq.poll()] == [0]
+    assert looked == [64]
+    assert len(list(entries_module.walk_klms(mkey, mkey.start, 200))) == 4
+    assert looked == [64]

@@ -2,12 +2,25 @@
 
 import itertools
 import struct
+from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware.memory import BUS, PROTECTION, TOO_SHORT, AccessError, Crowded, find_key, gather, scatter, translate
+from firmware import entries
+from firmware.memory import (
+    BUS,
+    PROTECTION,
+    TOO_SHORT,
+    AccessError,
+    Crowded,
+    find_key,
+    gather,
+    gather_pieces,
+    scatter,
+    translate,
+)
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, MODE_PA, REPEAT_BLOCK, Mkey
 from firmware.model.pages import packed
 from tests.scenario.world import ALL_RIGHTS, End, World
@@ -192,7 +205,8 @@ def test_a_walk_ends_at_the_number_of_pieces_that_the_step_may_take() -> None:
     inner = key(MODE_PA, length64=True)
     crumbs = key(MODE_KLM, length=8 * 1024, klms=klms(*[(8, inner, at * 16) for at in range(1024)]))
     outer = key(MODE_KLM, length=8 * 1024, klms=klms((100, crumbs, 0), (8 * 1024 - 100, crumbs, 100)))
-    for lkey in (crumbs, outer):
+    # A list that is met on the way costs what a piece does.
+    for lkey, lists in ((crumbs, 0), (outer, 2)):
         mkey = find_key(HCA, PD, END.qpn, lkey, 0, 4096, LOCAL_READ)
         before = HCA.pieces
         with pytest.raises(Crowded) as caught:
@@ -200,8 +214,8 @@ def test_a_walk_ends_at_the_number_of_pieces_that_the_step_may_take() -> None:
         assert HCA.pieces - before == 101
         fits = caught.value.covered
         # The border of the outer list cuts one piece in two.
-        assert fits == (800 if lkey == crumbs else 792)
-        assert len(translate(HCA, mkey, 0, fits, LOCAL_READ, 100)) == 100
+        assert fits == (800 if lkey == crumbs else 776)
+        assert len(translate(HCA, mkey, 0, fits, LOCAL_READ, 100)) == 100 - lists
         with pytest.raises(Crowded) as caught:
             gather(HCA, END.qp, [(0, 4, inner), (0, 4096, lkey)], 0, 4100, 100)
         assert caught.value.covered == fits - 8 + 4
@@ -217,8 +231,47 @@ def test_an_access_in_too_many_pieces_is_refused_while_it_is_walked() -> None:
     assert HCA.pieces - before == 1024 + (1 << 10) + 1
 
 
+def test_lists_and_entries_of_one_access_are_bounded_together() -> None:
+    inner, place = key(MODE_PA, length64=True), WORLD.a.alloc(8192)
+    crumbs = key(MODE_KLM, length=4096, klms=klms(*[(1, inner, place + 2 * at) for at in range(4096)]))
+    for _ in range(2):
+        crumbs = key(MODE_KLM, length=4096, klms=klms(*[(1, crumbs, at) for at in range(4096)]))
+    short = [(64 * at, 64, crumbs) for at in range(64)]
+    before = HCA.pieces
+    with pytest.raises(AccessError, match="for this range") as caught:
+        gather(HCA, END.qp, short, 0, 4096)
+    assert not isinstance(caught.value, Crowded)
+    with pytest.raises(AccessError, match="for this range") as caught:
+        gather_pieces(HCA, END.qp, [b"", *short], 0, 4096)
+    assert not isinstance(caught.value, Crowded)
+    assert HCA.pieces - before < 2 * (1024 + 512 + 64)
+    assert len(gather(HCA, END.qp, short[:4], 0, 256)) == 256
+
+
+def test_an_access_does_not_look_through_the_lists_that_it_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    sizes_of = entries.klm_sizes
+
+    def look(packed: bytes) -> "array[int]":
+        looked.append(len(packed))
+        return sizes_of(packed)
+
+    monkeypatch.setattr(entries, "klm_sizes", look)
+    mkey = Mkey(mode=MODE_KLM, klms=klms(*[(8, 0x100, 0)] * 1000, *[(0, 0, 0)] * 10_000, (8, 0x200, 0)))
+    entries.prepare(mkey)
+    assert looked == [16 * 11_001]
+    assert list(entries.walk_klms(mkey, 7996, 8)) == [(0x100, 4, 4), (0x200, 0, 4)]
+    # Another place is no other list.
+    mkey.start = 8
+    mkey.translation_changed()
+    assert list(entries.walk_klms(mkey, 8, 1)) == [(0x100, 0, 1)]
+    assert len(looked) == 1
+    mkey.klms = klms((8, 0x300, 0))
+    assert list(entries.walk_klms(mkey, 8, 1)) == [(0x300, 0, 1)]
+
+
 @given(
-    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=30),
+    sizes=st.lists(st.integers(0, 20) | st.just(0), min_size=1, max_size=200),
     columns=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), min_size=1, max_size=4),
     strided=st.booleans(),
     start=st.integers(0, 1 << 40),
@@ -237,8 +290,8 @@ def test_lists_of_any_size_translate_byte_by_byte(
     if strided:
         rounds = len(sizes)
         size_of_round = sum(size for size, _ in columns)
-        entries = [(size_of_round, REPEAT_BLOCK, rounds << 32 | len(columns))]
-        entries += [(gap << 16 | size, inner, 0x10_0000 * number) for number, (size, gap) in enumerate(columns)]
+        rows = [(size_of_round, REPEAT_BLOCK, rounds << 32 | len(columns))]
+        rows += [(gap << 16 | size, inner, 0x10_0000 * number) for number, (size, gap) in enumerate(columns)]
         flat = [
             0x10_0000 * number + at * gap + byte
             for at in range(rounds)
@@ -246,9 +299,9 @@ def test_lists_of_any_size_translate_byte_by_byte(
             for byte in range(size)
         ]
     else:
-        entries = [(size, inner, 0x1000 * number) for number, size in enumerate(sizes)]
+        rows = [(size, inner, 0x1000 * number) for number, size in enumerate(sizes)]
         flat = [0x1000 * number + byte for number, size in enumerate(sizes) for byte in range(size)]
-    mkey = HCA.mkeys.get(key(MODE_KLM, start=start, length=len(flat), klms=klms(*entries)) >> 8)
+    mkey = HCA.mkeys.get(key(MODE_KLM, start=start, length=len(flat), klms=klms(*rows)) >> 8)
     assert mkey is not None
     first, last = sorted(int(part * len(flat)) for part in cut)
     if first < last:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from firmware.model.budget import OBJECT_BYTES, WORK_REQUEST_BYTES, Budget
+from firmware.model.lists import ReceiveList
 from firmware.model.objects import Pd, Table
+from firmware.queues import parse_scatter_list
 from firmware.transport import account, backlog
 from tests.bench.bench_memory import Rounds
 from tests.scenario.tools import stall
@@ -18,6 +20,7 @@ from tests.support.account import expected
 from tests.support.driver import PAGE, CommandFailed
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.wqe import DataSegment, RaddrSegment, WqeOpcode
 from vhca.wire.packet import Packet
 
 MGID = bytes.fromhex("ff12401bffff000000000000ffffffff")
@@ -219,6 +222,59 @@ def test_work_requests_are_charged_while_they_are_under_way() -> None:
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [0] * 5
     assert charged(a) == 0
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_request_with_a_long_list_takes_no_more_than_it_is_charged(mixed: bool) -> None:
+    world, a, b = pair()
+    world.fault = lambda packet: []
+    head = RaddrSegment(raddr=b.buffer(64), rkey=b.card.key).to_bytes()
+    place = a.buffer(64)
+    segment = a.sge(place, 1)
+    inline = (1 << 31 | 1).to_bytes(4, "big") + bytes(12)
+    body = head + (segment + inline) * 28 if mixed else head + segment * 57
+    count = 32
+    used = charged(a)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(count):
+            a.post(WqeOpcode.RDMA_WRITE, body)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(a.qp.requester.pending) == count
+    assert charged(a) - used == count * WORK_REQUEST_BYTES
+    assert taken <= count * WORK_REQUEST_BYTES
+
+
+def test_the_entries_of_a_request_count_in_its_step() -> None:
+    world, a, b = pair()
+    head = RaddrSegment(raddr=b.buffer(64), rkey=b.card.key).to_bytes()
+    segment = a.sge(a.buffer(64), 1)
+    inline = (1 << 31 | 1).to_bytes(4, "big") + bytes(12)
+    for body, entries in ((head + segment * 57, 57), (head + (segment + inline) * 28, 28)):
+        before = a.card.hca.pieces
+        a.post(WqeOpcode.RDMA_WRITE, body)
+        world.settle()
+        assert a.card.hca.pieces - before >= entries - 1
+    assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
+
+
+def test_a_receive_with_a_long_list_is_kept_as_it_came() -> None:
+    raw = (DataSegment(byte_count=64, lkey=7, addr=0x1000).to_bytes() + DataSegment(lkey=7).to_bytes()) * 100
+    segments = parse_scatter_list(raw + DataSegment(lkey=0x100).to_bytes() + b"\1" * 64, 0)
+    assert list(segments) == [(0x1000, 64, 7)] * 100
+    assert (len(segments), segments[0], segments[99], list(segments[1:3])) == (
+        100,
+        (0x1000, 64, 7),
+        (0x1000, 64, 7),
+        [(0x1000, 64, 7)] * 2,
+    )
+    assert isinstance(segments, ReceiveList)
+    assert len(segments.raw) == len(raw)
 
 
 def test_a_card_without_memory_sends_one_message_at_a_time() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from firmware.model.budget import OBJECT_BYTES
 from firmware.model.graveyard import PIECE, Graveyard
+from firmware.model.objects import Mkey
 from firmware.model.qp import Qp
 from tests.bench.bench_memory import Rounds
 from tests.scenario.world import ST_RC, World, pair
@@ -41,6 +42,17 @@ def test_containers_of_all_kinds_are_freed_by_so_many() -> None:
     assert not graveyard.shrink(100)
     assert not graveyard
     assert not any(ref() for ref in gone)
+
+
+def test_what_holds_long_lists_counts_by_its_bytes() -> None:
+    """256 keys of 16 MiB are no piece of some tenths of a millisecond."""
+    graveyard = Graveyard()
+    graveyard.bury({at: Mkey(mtts=bytes(8), charged=16 << 20) for at in range(4)}, [Mkey(charged=1024)] * PIECE)
+    for left in (3, 2, 1):
+        assert graveyard.shrink()
+        assert sum(map(len, graveyard._graves)) == left + PIECE
+    assert graveyard.shrink()
+    assert not graveyard.shrink()
 
 
 def test_one_graveyard_takes_over_another() -> None:

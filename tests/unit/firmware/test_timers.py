@@ -2,10 +2,15 @@
 
 import weakref
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firmware.kernel import EFFECTS_PER_STEP
+from firmware.model.hca import Hca
 from firmware.model.timers import STALE_BUDGET, Timer, TimerHeap
+from tests.support.driver import Driver
+from vhca.hw.effects import RaiseIrq
 
 
 def test_due_timers_run_in_order_of_their_deadlines() -> None:
@@ -126,3 +131,17 @@ def test_a_look_at_many_cancelled_timers_is_cut_into_pieces() -> None:
     assert looks >= 2
     heap.run(1_000_000)
     assert ran == [1_000_000]
+
+
+@pytest.mark.parametrize(("effects", "steps"), [(0, 2), (EFFECTS_PER_STEP, 10), (EFFECTS_PER_STEP + 1, 20)])
+def test_timers_that_are_due_together_share_steps_by_what_they_do(effects: int, steps: int) -> None:
+    """The last try of a queue pair ends hundreds of requests: 16 of those are no step."""
+    kernel = Driver().board.firmware
+    hca: Hca = kernel.hca  # type: ignore[attr-defined]
+    for _ in range(20):
+        hca.timers.arm(Timer(lambda now: hca.out.extend([RaiseIrq(1)] * effects)), 1000)
+    taken = 0
+    while hca.timers.next_deadline() is not None:
+        kernel.on_timer(1000, [])
+        taken += 1
+    assert taken == steps
