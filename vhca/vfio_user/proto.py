@@ -325,7 +325,7 @@ class DmaMapRequest(NamedTuple):
 
 
 class DmaUnmapRequest(NamedTuple):
-    """DMA_UNMAP of exactly one earlier mapping, or of all (``everything``)."""
+    """DMA_UNMAP of a range, which must not cut a mapping in two, or of all (``everything``)."""
 
     address: int
     size: int

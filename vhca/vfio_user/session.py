@@ -39,7 +39,7 @@ class DmaMaps(Protocol):
         ...
 
     def unmap(self, address: int, size: int) -> None:
-        """Remove exactly one mapping; raises OSError with the errno of the reply."""
+        """Remove every mapping inside the range; there may be none. Raises OSError with the errno of the reply."""
         ...
 
     def unmap_all(self) -> None:
