@@ -18,12 +18,13 @@ from vhca.hw.effects import LinkControl
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS
+from vhca.wire.connectx.eqe import EventType, PortChangeData
 from vhca.wire.mad import CLASS_PERF, CLASS_SUBN_DR, CLASS_SUBN_LID, METHOD_GET, METHOD_SET, QP1_QKEY
 from vhca.wire.packet import Packet
 
-EVENT_PORT_CHANGE: Final = 0x09
+EVENT_PORT_CHANGE: Final = int(EventType.PORT_CHANGE)
 LINK_TRAINING_NS: Final = 2_000_000_000
-EQE_PORT_OFFSET: Final = 8
+_port_change = PortChangeData.packer("port_num")
 _SMP_CLASSES: Final = (CLASS_SUBN_LID, CLASS_SUBN_DR)
 
 
@@ -206,4 +207,4 @@ class Agents:
         hca = self._hca
         for event in events:
             hca.note("port", number=event.port, event=event.subtype, lid=self.ports[event.port].lid)
-            post_event(hca, EVENT_PORT_CHANGE, event.subtype, EQE_PORT_OFFSET, bytes((event.port << 4,)))
+            post_event(hca, EVENT_PORT_CHANGE, event.subtype, _port_change(event.port))

@@ -21,6 +21,7 @@ from vhca.hw.events import (
     SqDoorbell,
 )
 from vhca.hw.hardware import Firmware, Hardware
+from vhca.wire.connectx.eqe import CmdData
 
 # Those that are due in the same moment share several steps: so many at most, and none behind one that had much to do,
 # as the last try of a queue pair with hundreds of requests has.
@@ -121,7 +122,7 @@ class Kernel:
         output = commands.execute(hca, event.data, event.out_size)
         hca.out.append(CommandDone(event.slot, output))
         if before is not None and hca.command_eq() is before:
-            post_event(hca, EVENT_COMMAND, 0, 0, (1 << event.slot).to_bytes(4, "big"))
+            post_event(hca, EVENT_COMMAND, 0, CmdData(vector=1 << event.slot).to_bytes())
 
     def _sq_doorbell(self, event: SqDoorbell) -> None:
         hca = self.hca

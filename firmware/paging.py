@@ -130,4 +130,4 @@ def _post(hca: Hca, wanted: PageRequest) -> None:
     faults.outstanding[token] = wanted
     hca.note("page_fault", token=token, key=f"{wanted.key:#010x}", va=f"{wanted.va:#x}", pages=wanted.pages)
     data = _event(1, wanted.ahead_pages, token >> 32, token & 0xFFFFFFFF, wanted.pages, wanted.key, wanted.va)
-    post_event(hca, EVENT_PAGE_FAULT, MEMORY_FAULT, 0, data)
+    post_event(hca, EVENT_PAGE_FAULT, MEMORY_FAULT, data)

@@ -17,19 +17,24 @@ from firmware.model.rings import RecvWqe
 from firmware.model.timers import Timer
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
 from vhca.hw.memory import DmaError
+from vhca.wire.connectx.eqe import CompData, CqErrorData, CqErrorSyndrome, Eqe, EventType, QpSrqData
 
-EVENT_COMPLETION: Final = 0x00
-EVENT_CQ_ERROR: Final = 0x04
-EVENT_SRQ_LIMIT: Final = 0x14
+EVENT_COMPLETION: Final = int(EventType.COMP)
+EVENT_CQ_ERROR: Final = int(EventType.CQ_ERROR)
+EVENT_SRQ_LIMIT: Final = int(EventType.SRQ_RQ_LIMIT)
 
-CQ_SYNDROME_OVERRUN: Final = 1
-CQ_SYNDROME_ACCESS: Final = 2
+CQ_SYNDROME_OVERRUN: Final = int(CqErrorSyndrome.OVERRUN)
+CQ_SYNDROME_ACCESS: Final = int(CqErrorSyndrome.ACCESS_VIOLATION)
 
 # A receive list ends at the stride's end or at a segment of 0 bytes with this key.
 TERMINATOR_LKEY: Final = 0x100
 
 _BE32 = struct.Struct(">I")
 _DATA_SEGMENT = struct.Struct(">IIQ")
+_eqe = Eqe.packer("event_type", "event_sub_type", "event_data", "owner")
+_completion = CompData.packer("cqn")
+_cq_error = CqErrorData.packer("cqn", "syndrome")
+_limit_event = QpSrqData.packer("queue_type", "qp_srq_n")
 
 
 def parse_scatter_list(raw: bytes, start: int) -> Sequence[Sge]:
@@ -70,7 +75,7 @@ def check_limit(hca: Hca, srq: Srq, left: int) -> None:
     """Report, once, that fewer WQEs are left than an armed limit asks for (10.2.9.3)."""
     if left < srq.limit:
         srq.limit = 0
-        post_event(hca, EVENT_SRQ_LIMIT, 0, 0x18, srq.handle.to_bytes(4, "big"))
+        post_event(hca, EVENT_SRQ_LIMIT, 0, _limit_event(0, srq.handle))
 
 
 def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
@@ -89,30 +94,26 @@ def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
     return RecvWqe(index, parse_scatter_list(raw, srq.head_bytes), srq)
 
 
-def post_event(hca: Hca, event_type: int, sub_type: int, offset: int, data: bytes) -> None:
-    """Send an event to every EQ that asked for its type; `offset` of `data` counts from the EQE's data area (0x20)."""
+def post_event(hca: Hca, event_type: int, sub_type: int, data: bytes) -> None:
+    """Send an event to every EQ that asked for its type; `data` are the 28 bytes of its form."""
     bit = 1 << event_type
     delivered = False
     for eq in hca.eqs:
         if eq.event_mask & bit:
-            write_eqe(hca, eq, event_type, sub_type, offset, data)
+            write_eqe(hca, eq, event_type, sub_type, data)
             delivered = True
     if not delivered:
         hca.count[f"event_{event_type:#04x}_unclaimed"] += 1
 
 
-def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, offset: int, data: bytes) -> bool:
+def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, data: bytes) -> bool:
     """Append one EQE and raise the vector if the EQ is armed; False if a full EQ drops it, counted."""
     if eq.producer - eq.consumer >= 1 << eq.log_size:
         eq.dropped += 1
         hca.count["eq_overrun"] += 1
         return False
-    entry = bytearray(64)
-    entry[1] = event_type
-    entry[3] = sub_type
-    entry[0x20 + offset : 0x20 + offset + len(data)] = data
-    entry[0x3F] = eq.producer >> eq.log_size & 1
-    hca.out.append(EntryWrite(eq.buffer.addr((eq.producer & ((1 << eq.log_size) - 1)) << 6), bytes(entry)))
+    entry = _eqe(event_type, sub_type, data, eq.producer >> eq.log_size & 1)
+    hca.out.append(EntryWrite(eq.buffer.addr((eq.producer & ((1 << eq.log_size) - 1)) << 6), entry))
     eq.producer += 1
     hca.count["eqes"] += 1
     if eq.armed:
@@ -211,10 +212,7 @@ def fail_cq(hca: Hca, cq: Cq, syndrome: int) -> None:
     """Take a CQ out of service and tell the host (EQE 0x04)."""
     cq.failed = True
     hca.count["cq_errors"] += 1
-    data = bytearray(12)
-    data[0:4] = cq.handle.to_bytes(4, "big")
-    data[11] = syndrome
-    post_event(hca, EVENT_CQ_ERROR, 0, 0, bytes(data))
+    post_event(hca, EVENT_CQ_ERROR, 0, _cq_error(cq.handle, syndrome))
 
 
 def _moderate(hca: Hca, cq: Cq) -> None:
@@ -239,7 +237,7 @@ def _fire(hca: Hca, cq: Cq) -> None:
     if cq.held:
         drop_held_event(hca, cq)
     cq.arm_state = CQ_FIRED
-    if write_eqe(hca, cq.eq, EVENT_COMPLETION, 0, 0x18, cq.handle.to_bytes(4, "big")):
+    if write_eqe(hca, cq.eq, EVENT_COMPLETION, 0, _completion(cq.handle)):
         cq.notified = cq.producer
 
 

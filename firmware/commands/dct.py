@@ -66,7 +66,7 @@ def drain_dct(hca: Hca, request: Command[DctIn]) -> bytes:
     """End all connections of a target and take no more; an event says that this is done."""
     target = find(hca.dcts, request.view.dctn, request.uid)
     dc.drain(hca, target)
-    post_event(hca, EventType.DCT_DRAINED, 0, 0, DctData(dctn=target.handle).to_bytes())
+    post_event(hca, EventType.DCT_DRAINED, 0, DctData(dctn=target.handle).to_bytes())
     return bytes(16)
 
 

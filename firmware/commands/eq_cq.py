@@ -1,6 +1,6 @@
 """Event queues and completion queues: create, destroy, query, modify."""
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, charge, find, free
@@ -12,23 +12,21 @@ from firmware.queues import refresh_consumer, write_cqe_entry
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
-from vhca.wire.connectx.cqc import Cqc, CqStatus
+from vhca.wire.connectx.cqc import Cqc, CqeSize, CqModifyField, CqResizeField, CqStatus
+from vhca.wire.connectx.cqe import Cqe64, CqeOpcode
+from vhca.wire.connectx.eqc import EqArmState
 
 T = TypeVar("T", cmd.CreateCqIn, cmd.ModifyCqIn)
 
 EQE_BYTES = 64
-CQE_BYTES = {0: 64, 1: 128, 2: 128}
-CQE_128_PADDED = 2
+CQE_BYTES: Final[dict[int, int]] = {CqeSize.BYTES_64: 64, CqeSize.BYTES_128: 128, CqeSize.BYTES_128_STRIDE: 128}
+CQE_128_PADDED: Final = int(CqeSize.BYTES_128_STRIDE)
 
-EQ_ST_ARMED = 0x9
-EQ_ST_FIRED = 0xA
-
-MODIFY_PERIOD = 1
-MODIFY_COUNT = 2
-MODIFY_OVERRUN_IGNORE = 4
-OP_MOD_RESIZE = 1
-RESIZE_FIELDS = 7
-CQE_RESIZE = 5
+MODIFY_PERIOD: Final = 1 << CqModifyField.CQ_PERIOD
+MODIFY_COUNT: Final = 1 << CqModifyField.CQ_MAX_COUNT
+MODIFY_OVERRUN_IGNORE: Final = 1 << CqModifyField.OI
+OP_MOD_RESIZE: Final = 1
+RESIZE_FIELDS: Final = sum(1 << field for field in CqResizeField)
 
 
 @command(Op.CREATE_EQ, cmd.CreateEqIn)
@@ -67,7 +65,7 @@ def query_eq(hca: Hca, request: Command[cmd.QueryEqIn]) -> Layout:
     eq = find(hca.eqs, request.view.eq_number, request.uid)
     out = cmd.QueryEqOut()
     context = out.eq_context_entry
-    context.st = EQ_ST_ARMED if eq.armed else EQ_ST_FIRED
+    context.st = int(EqArmState.ARMED) if eq.armed else int(EqArmState.FIRED)
     context.log_eq_size = eq.log_size
     context.uar_page = eq.uar
     context.intr = eq.vector
@@ -196,8 +194,7 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
     charge(hca.budget, buffer.list_bytes)
     hca.budget.give(cq.buffer.list_bytes)
     cq.charged += buffer.list_bytes - cq.buffer.list_bytes
-    marker = bytearray(64)
-    marker[0x3F] = CQE_RESIZE << 4
+    marker = bytearray(Cqe64(opcode=CqeOpcode.RESIZE_CQ).to_bytes())
     write_cqe_entry(hca, cq, marker)
     cq.buffer = buffer
     cq.log_size = context.log_cq_size

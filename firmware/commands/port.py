@@ -1,5 +1,7 @@
 """Ports: MADs of the host's management interface, virtual port contexts, counters, access registers."""
 
+from typing import Final, TypeVar
+
 from firmware.commands.registry import Command, command, refuse
 from firmware.model.hca import Hca
 from firmware.model.port import Port
@@ -7,13 +9,18 @@ from vhca.layout import Layout
 from vhca.wire import smp
 from vhca.wire.connectx import cmd, registers
 from vhca.wire.connectx.cmd import Op, Status
-from vhca.wire.connectx.registers import RegisterId
+from vhca.wire.connectx.registers import AccessRegisterMethod, HostEndianness, NodeDescReg, RegisterId
 from vhca.wire.mad import METHOD_TRAP_REPRESS
+
+L = TypeVar("L", bound=Layout)
 
 MAD_BYTES = 256
 IGNORE_MKEY = 1
-WRITE = 0
-READ = 1
+WRITE: Final = int(AccessRegisterMethod.WRITE)
+READ: Final = int(AccessRegisterMethod.READ)
+# HOST_ENDIANNESS.he
+LITTLE_ENDIAN: Final = 0
+BIG_ENDIAN: Final = 0x80
 # PAOS.admin_status and oper_status
 PORT_UP = 1
 PORT_DOWN = 2
@@ -124,12 +131,12 @@ def access_register(hca: Hca, request: Command[cmd.AccessRegisterIn]) -> bytes:
 
 
 def _host_endianness(hca: Hca, data: bytes) -> bytes:
-    if data[:1] not in (b"\x00", b"\x80"):
+    if _view(HostEndianness, data).he not in (LITTLE_ENDIAN, BIG_ENDIAN):
         refuse(Status.BAD_PARAM, "HOST_ENDIANNESS: 0 little, 0x80 big endian")
     return data
 
 
-def _view(layout: type[registers.PcapReg], data: bytes) -> registers.PcapReg:
+def _view(layout: type[L], data: bytes) -> L:
     if len(data) < layout.SIZE:
         refuse(Status.BAD_INP_LEN, "register data is shorter than the register")
     return layout.from_bytes(data)
@@ -192,14 +199,12 @@ def _read_pvlc(hca: Hca, data: bytes) -> bytes:
 
 
 def _node_description(hca: Hca, data: bytes) -> bytes:
-    if len(data) < 64:
-        refuse(Status.BAD_INP_LEN, "register data is shorter than the register")
-    hca.management.set_node_description(data[:64])
+    hca.management.set_node_description(_view(NodeDescReg, data).node_description)
     return data
 
 
 def _read_node_description(hca: Hca, data: bytes) -> bytes:
-    return hca.management.node_description()
+    return NodeDescReg(node_description=hca.management.node_description()).to_bytes()
 
 
 _REGISTERS = {

@@ -1,5 +1,7 @@
 """Queue pairs: create, the life cycle commands, query, destroy, multicast membership."""
 
+from typing import Final
+
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, charge, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
@@ -25,13 +27,13 @@ from firmware.transport.completion import SCATTER_32, SCATTER_64, inline_bytes, 
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
-from vhca.wire.connectx.qpc import Qpc
+from vhca.wire.connectx.qpc import Qpc, RqType
 
 SERVICES = (ST_RC, ST_UC, ST_UD, ST_XRC, ST_DCI, ST_QP0, ST_QP1, ST_REG_UMR)
 
-RQ_REGULAR = 0
-RQ_SRQ = 1
-RQ_NONE = 3
+RQ_REGULAR: Final = int(RqType.REGULAR)
+RQ_SRQ: Final = int(RqType.SRQ_RMP_XRC_SRQ)
+RQ_NONE: Final = int(RqType.ZERO_SIZE)
 SQ_BLOCK_BYTES = 64
 # qpc.send_dbr_mode
 DOORBELL_WITHOUT_RECORD = 1

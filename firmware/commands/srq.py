@@ -10,12 +10,8 @@ from vhca.hw.memory import DmaError
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.srq import RmpState, SrqState, WqType
 
-WQ_TYPE_LINKED_LIST = 0
-WQ_TYPE_CYCLIC = 1
-RMP_STATE_READY = 1
-XRC_SRQ_STATE_GOOD = 0
-XRC_SRQ_STATE_ERROR = 1
 LINK_BYTES = 16
 MIN_LOG_STRIDE = 5
 MIN_LOG_BASIC_STRIDE = 4
@@ -28,11 +24,11 @@ def create_rmp(hca: Hca, request: Command[cmd.CreateRmpIn]) -> Layout:
     """A receive memory pool: the SRQ of reliable and datagram QPs."""
     context = request.view.ctx
     wq = context.wq
-    if context.state != RMP_STATE_READY:
+    if context.state != RmpState.RDY:
         refuse(Status.BAD_PARAM, "rmpc.state: a pool is created ready (1)")
-    if wq.wq_type not in (WQ_TYPE_LINKED_LIST, WQ_TYPE_CYCLIC):
+    if wq.wq_type not in (WqType.LINKED_LIST, WqType.CYCLIC):
         refuse(Status.BAD_PARAM, "wq.wq_type: a pool is a linked list or a ring")
-    cyclic = wq.wq_type == WQ_TYPE_CYCLIC
+    cyclic = wq.wq_type == WqType.CYCLIC
     # A basic WQE has no segment ahead of its scatter list; a list needs that segment for its links.
     basic = bool(context.basic_cyclic_rcv_wqe)
     if basic and not cyclic:
@@ -73,7 +69,7 @@ def modify_rmp(hca: Hca, request: Command[cmd.ModifyRmpIn]) -> bytes:
     bitmask = int.from_bytes(request.view.bitmask.to_bytes(), "big")
     if bitmask & ~MODIFY_LWM:
         refuse(Status.BAD_PARAM, "bitmask: only the limit can be modified")
-    if request.view.rmp_state != RMP_STATE_READY:
+    if request.view.rmp_state != RmpState.RDY:
         refuse(Status.BAD_PARAM, "rmp_state: must be the pool's state, ready (1)")
     if bitmask & MODIFY_LWM:
         arm_limit(hca, srq, request.view.ctx.wq.lwm)
@@ -152,7 +148,7 @@ def query_xrc_srq(hca: Hca, request: Command[cmd.QueryXrcSrqIn]) -> Layout:
     srq = find_srq(hca, request.view.xrc_srqn, SRQ_XRC, request.uid)
     out = cmd.QueryXrcSrqOut()
     context = type(out.xrc_srq_context_entry).from_bytes(srq.context)
-    context.state = XRC_SRQ_STATE_ERROR if srq.failed else XRC_SRQ_STATE_GOOD
+    context.state = SrqState.ERROR if srq.failed else SrqState.GOOD
     context.lwm = srq.limit
     out.xrc_srq_context_entry = context
     return out

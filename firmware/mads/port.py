@@ -10,6 +10,7 @@ from typing import Final
 from vhca.management.mkey import MKeyGuard
 from vhca.management.subnet import may_move
 from vhca.wire import smp
+from vhca.wire.connectx.eqe import PortChangeSubtype
 from vhca.wire.smp import PortInfo
 
 PARTITION_CAP: Final = 16
@@ -17,13 +18,13 @@ GUID_CAP: Final = 8
 DATA_VLS: Final = 4
 
 # Sub types of the port change event as the driver gets them.
-EVENT_DOWN: Final = 1
-EVENT_ACTIVE: Final = 4
-EVENT_INITIALIZED: Final = 5
-EVENT_LID: Final = 6
-EVENT_PKEY: Final = 7
-EVENT_GUID: Final = 8
-EVENT_CLIENT_REREGISTER: Final = 9
+EVENT_DOWN: Final = int(PortChangeSubtype.DOWN)
+EVENT_ACTIVE: Final = int(PortChangeSubtype.ACTIVE)
+EVENT_INITIALIZED: Final = int(PortChangeSubtype.INITIALIZED)
+EVENT_LID: Final = int(PortChangeSubtype.LID)
+EVENT_PKEY: Final = int(PortChangeSubtype.PKEY)
+EVENT_GUID: Final = int(PortChangeSubtype.GUID)
+EVENT_CLIENT_REREGISTER: Final = int(PortChangeSubtype.CLIENT_REREG)
 
 DEFAULT_CAPABILITY_MASK: Final = (
     smp.CAP_TRAP

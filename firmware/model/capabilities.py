@@ -23,11 +23,6 @@ from vhca.wire.connectx.caps_groups import (
 )
 from vhca.wire.connectx.devx import CAP_RAW_TX
 
-GROUP_GENERAL = 0
-GROUP_PAGING = 2
-GROUP_ATOMIC = 3
-GROUP_DEVICE_MEMORY = 0xF
-GROUP_GENERAL_2 = 0x20
 BLOCK_BYTES = 4096
 KNOWN_GROUPS: Final = frozenset(int(group) for group in CapType)
 
@@ -136,15 +131,15 @@ class Capabilities:
     def query(self, group: int, current: bool) -> bytes | None:
         """A group's block of 4096 bytes; zeros for one that is not announced, None for one that does not exist."""
         view: Layout
-        if group == GROUP_GENERAL:
+        if group == CapType.GENERAL:
             view = self.general if current else self._general_max
-        elif group == GROUP_ATOMIC and self._general_max.atomic:
+        elif group == CapType.ATOMIC and self._general_max.atomic:
             view = self.atomic if current else self._atomic_max
-        elif group == GROUP_PAGING:
+        elif group == CapType.ODP:
             view = self.paging if current else self._paging_max
-        elif group == GROUP_DEVICE_MEMORY:
+        elif group == CapType.DEV_MEM:
             view = self.device_memory
-        elif group == GROUP_GENERAL_2:
+        elif group == CapType.GENERAL_2:
             view = self.general_2
         elif group in KNOWN_GROUPS:
             # User space asks without looking at the announcement first: nothing of the group is there.
@@ -155,16 +150,16 @@ class Capabilities:
 
     def set(self, group: int, block: bytes) -> str:
         """Take the driver's choice over; returns why it is refused, or an empty string."""
-        if group == GROUP_GENERAL:
+        if group == CapType.GENERAL:
             return self._set_general(CmdHcaCap.from_bytes(block))
-        if group == GROUP_ATOMIC and self._general_max.atomic:
+        if group == CapType.ATOMIC and self._general_max.atomic:
             wanted = AtomicCaps.from_bytes(block)
             mode = wanted.atomic_req_8B_endianness_mode
             if mode not in (0, 1):
                 return "atomic_req_8B_endianness_mode: 0 or 1"
             self.atomic.atomic_req_8B_endianness_mode = mode
             return ""
-        if group == GROUP_PAGING and self._general_max.pg:
+        if group == CapType.ODP and self._general_max.pg:
             chosen = OdpCap.from_bytes(block[: OdpCap.SIZE])
             if not chosen.mem_page_fault:
                 return "mem_page_fault: this card describes faults by memory only (1)"

@@ -6,7 +6,7 @@ part appends its effects to `out` in order, and nothing keeps them afterwards.
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from firmware.model.budget import Budget
 from firmware.model.capabilities import LOG_RESERVED_QPN_MAX, LOG_RESERVED_QPNS, RESERVED_QPN_FIRST, Capabilities
@@ -38,9 +38,10 @@ from firmware.model.turns import Turns
 from vhca.hw.effects import Effects
 from vhca.hw.hardware import BoardInfo, Hardware
 from vhca.hw.memory import Memory
+from vhca.wire.connectx.eqe import EventType
 from vhca.wire.packet import Packet
 
-EVENT_COMMAND = 0x0A
+EVENT_COMMAND: Final = int(EventType.CMD)
 # Reserved: a key that stands for memory that is not there. Its index is never given out, so every access is refused.
 NULL_MKEY = 0x200
 DCT_FIRST = 0xC00000

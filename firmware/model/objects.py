@@ -9,13 +9,15 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from firmware.model.budget import Budget
 from firmware.model.graveyard import Grave
 from firmware.model.pages import ENTRY_BYTES, Entries, page_at
 from firmware.model.queue_buffer import QueueBuffer
 from firmware.model.timers import Timer
+from vhca.wire.connectx.cqc import CqArmState
+from vhca.wire.connectx.mkey import QPN_ANY, AccessMode
 
 
 @dataclass(slots=True, eq=False)
@@ -170,9 +172,9 @@ class Eq(HcaObject):
 
 
 # Arm state of a completion queue (cqc.st).
-CQ_FIRED = 0xA
-CQ_ARMED_SOLICITED = 0x6
-CQ_ARMED = 0x9
+CQ_FIRED: Final = int(CqArmState.FIRED)
+CQ_ARMED_SOLICITED: Final = int(CqArmState.SOLICITED_ARMED)
+CQ_ARMED: Final = int(CqArmState.ARMED)
 
 
 @dataclass(slots=True, eq=False)
@@ -220,20 +222,20 @@ class Memic(HcaObject):
 
 
 # mkc.access_mode
-MODE_PA = 0
-MODE_MTT = 1
-MODE_KLM = 2
-MODE_KSM = 3
-MODE_MEMIC = 5
+MODE_PA: Final = int(AccessMode.PA)
+MODE_MTT: Final = int(AccessMode.MTT)
+MODE_KLM: Final = int(AccessMode.KLMS)
+MODE_KSM: Final = int(AccessMode.KSM)
+MODE_MEMIC: Final = int(AccessMode.MEMIC)
 
 # Access rights, as a mask (order of the bits in a mkc's third byte)
-LOCAL_READ = 1
-LOCAL_WRITE = 2
-REMOTE_READ = 4
-REMOTE_WRITE = 8
-REMOTE_ATOMIC = 16
+LOCAL_READ: Final = 1 << 0
+LOCAL_WRITE: Final = 1 << 1
+REMOTE_READ: Final = 1 << 2
+REMOTE_WRITE: Final = 1 << 3
+REMOTE_ATOMIC: Final = 1 << 4
 
-ANY_QPN = 0xFFFFFF
+ANY_QPN: Final = QPN_ANY
 
 # In the key's place of the first entry of a KLM list: the entries behind it are columns that are read round and round.
 # The entry then means (bytes of a round, this, rounds << 32 | columns), a column (stride << 16 | bytes, key, address).

@@ -6,6 +6,7 @@ reset of the queue pair. PSNs are free running integers here (see :mod:`firmware
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from firmware.model.graveyard import Grave
 from firmware.model.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq, nobody
@@ -13,32 +14,32 @@ from firmware.model.rings import RecvQueue, RecvWqe, SendQueue
 from firmware.model.segment import BURST_BYTES
 from firmware.model.send_wqe import SendWqe
 from firmware.model.timers import Timer
-from vhca.wire.connectx.qpc import Qpc
+from vhca.wire.connectx.qpc import Qpc, QpState, ServiceType
 from vhca.wire.packet import Grh, Packet
 
 # qpc.st: service types
-ST_RC = 0
-ST_UC = 1
-ST_UD = 2
-ST_XRC = 3
-ST_DCI = 5
+ST_RC: Final = int(ServiceType.RC)
+ST_UC: Final = int(ServiceType.UC)
+ST_UD: Final = int(ServiceType.UD)
+ST_XRC: Final = int(ServiceType.XRC)
+ST_DCI: Final = int(ServiceType.DCI)
 # One connection of a DC target; such a queue pair is in no table.
-ST_DCT = 6
-ST_QP0 = 7
-ST_QP1 = 8
-ST_REG_UMR = 0xC
+ST_DCT: Final = int(ServiceType.DCT)
+ST_QP0: Final = int(ServiceType.QP0)
+ST_QP1: Final = int(ServiceType.QP1)
+ST_REG_UMR: Final = int(ServiceType.REG_UMR)
 
 # qpc.state
-RST = 0
-INIT = 1
-RTR = 2
-RTS = 3
-SQER = 4
-SQD = 5
-ERR = 6
-SQ_DRAINING = 7
+RST: Final = int(QpState.RST)
+INIT: Final = int(QpState.INIT)
+RTR: Final = int(QpState.RTR)
+RTS: Final = int(QpState.RTS)
+SQER: Final = int(QpState.SQER)
+SQD: Final = int(QpState.SQD)
+ERR: Final = int(QpState.ERR)
+SQ_DRAINING: Final = int(QpState.SQ_DRAINING)
 
-STATE_NAMES = ("RST", "INIT", "RTR", "RTS", "SQER", "SQD", "ERR", "SQ_DRAINING")
+STATE_NAMES: Final = tuple(state.name for state in QpState)
 
 
 @dataclass(slots=True)

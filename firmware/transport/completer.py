@@ -15,6 +15,7 @@ from firmware.model.send_wqe import LOCAL
 from firmware.transport import account, backlog, completion, paging, retry
 from firmware.transport.retire import fail_head, retire
 from firmware.transport.state import run_soon
+from vhca.wire.connectx.wqe import CompletionMode
 from vhca.wire.ib import cut
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, READ_REQUEST, READ_RESPONSE, Packet
 
@@ -29,7 +30,7 @@ NAK_REMOTE_ACCESS: Final = 0x62
 NAK_REMOTE_OPERATION: Final = 0x63
 
 # ctrl.ce from here on: the WQE has a completion, which can carry data.
-WITH_COMPLETION: Final = 2
+WITH_COMPLETION: Final = int(CompletionMode.ALWAYS)
 
 _FATAL: Final = {
     NAK_INVALID_REQUEST: completion.REMOTE_INVALID_REQUEST,

@@ -16,6 +16,7 @@ from firmware.transport import wqe as send_wqe
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.cqe import Cqe64, CqeFormat, CqeGrh, CqeOpcode, CqeSyndrome, ErrCqe64
 from vhca.wire.connectx.eqe import EventType, QpSrqData, QueueType
+from vhca.wire.connectx.wqe import CompletionMode
 from vhca.wire.packet import READ_REQUEST
 
 LOCAL_LENGTH: Final = int(CqeSyndrome.LOCAL_LENGTH_ERR)
@@ -76,7 +77,8 @@ FLUSH_BUDGET: Final = 128
 _ERROR_REQUESTER: Final = int(CqeOpcode.REQ_ERR)
 _ERROR_RESPONDER: Final = int(CqeOpcode.RESP_ERR)
 # The mode in which a completion also makes an event of an armed-for-solicited CQ.
-_WITH_EVENT: Final = 3
+_WITH_COMPLETION: Final = int(CompletionMode.ALWAYS)
+_WITH_EVENT: Final = int(CompletionMode.ALWAYS_AND_EQE)
 
 _sent = Cqe64.packer("srqn_uidx", "byte_cnt", "timestamp", "send_wqe_opcode", "qpn", "wqe_counter")
 _received = Cqe64.packer(
@@ -107,7 +109,7 @@ def timestamp(hca: Hca) -> int:
 
 def complete_send(hca: Hca, qp: Qp, wqe: SendWqe) -> bool:
     """Report a send WQE that ended well, if it asked for it. False if the CQ is dead."""
-    if wqe.ce < 2 or qp.send_cq is None:
+    if wqe.ce < _WITH_COMPLETION or qp.send_cq is None:
         return True
     index = qp.user_index
     entry = _sent(
@@ -244,7 +246,7 @@ def qp_event(hca: Hca, qp: Qp, event_type: int) -> None:
     """Send an affiliated event of a queue pair to the asynchronous event queues; connections of targets have none."""
     if qp.service == ST_DCT:
         return
-    post_event(hca, event_type, 0, 0, _event_data(int(QueueType.QP), qp.handle))
+    post_event(hca, event_type, 0, _event_data(int(QueueType.QP), qp.handle))
 
 
 def flush_send_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:

@@ -165,7 +165,7 @@ def _wrong_key(hca: Hca, target: Dct, packet: Packet) -> None:
     transmit(hca, target.port, acknowledgement(hca, nobody, packet.psn, NAK_REMOTE_ACCESS, 0))
     if target.armed:
         target.armed = False
-        post_event(hca, EventType.DCT_KEY_VIOLATION, 0, 0, DctData(dctn=target.handle).to_bytes())
+        post_event(hca, EventType.DCT_KEY_VIOLATION, 0, DctData(dctn=target.handle).to_bytes())
 
 
 def _close(hca: Hca, connection: Qp) -> None:

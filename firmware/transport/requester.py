@@ -31,6 +31,7 @@ from firmware.transport.state import enter_send_error, run_soon
 from firmware.transport.wqe import UMR, WqeError, blocks_of, identity_of, parse
 from vhca.hw.effects import Transmit
 from vhca.hw.memory import DmaError
+from vhca.wire.connectx.wqe import FenceMode
 from vhca.wire.packet import COMPARE_SWAP, DC, RC, READ_REQUEST, UC, XRC, Packet
 
 # Work of one step.
@@ -45,6 +46,8 @@ ASK_PACKETS: Final = 128
 MAX_PACKETS: Final = (1 << 23) - 1
 # WQEs that are fetched and not completed: an acknowledgement, or an error, may end all of them in one step.
 MAX_PENDING: Final = 512
+# ctrl.fm from here on waits for earlier READs and atomics.
+FENCE: Final = int(FenceMode.FENCE)
 
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC, ST_DCI: DC}
 
@@ -189,7 +192,7 @@ def _may_start(requester: Requester, wqe: SendWqe) -> bool:
     reads = requester.reads
     if not reads:
         return True
-    if wqe.fence >= 2:
+    if wqe.fence >= FENCE:
         return False
     return wqe.op < READ_REQUEST or wqe.op == LOCAL or reads < requester.read_limit
 

@@ -8,18 +8,18 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from vhca.layout import Layout
+
 ROOT = Path(__file__).parents[2]
 WIRE = "vhca/wire"
 # Who executes the formats: here, a number that a declaration has is a second place that knows it.
-EXECUTORS = ("firmware", "vhca/chip", "vhca/management", "vhca/fabric")
+EXECUTORS = ("firmware", "vhca/chip", "vhca/management")
 
 
 def sources(*folders: str) -> dict[str, ast.Module]:
     """Syntax trees of the product's modules, by path."""
     return {
-        str(path.relative_to(ROOT)): _tree(path)
-        for folder in folders
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        str(path.relative_to(ROOT)): _tree(path) for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))
     }
 
 
@@ -39,12 +39,13 @@ def names_in(node: ast.AST) -> set[str]:
     return found
 
 
-def declarations() -> Iterator[tuple[str, ast.ClassDef]]:
+def declarations() -> Iterator[tuple[str, type]]:
     """Layouts and enumerations of the formats: path and class."""
-    for path, tree in sources(WIRE).items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and names_in(ast.Tuple(node.bases)) & {"Layout", "IntEnum", "IntFlag"}:
-                yield path, node
+    for path in sources(WIRE):
+        name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for cls in vars(import_module(name)).values():
+            if isinstance(cls, type) and cls.__module__ == name and issubclass(cls, Layout | IntEnum):
+                yield path, cls
 
 
 def test_every_layout_and_enumeration_has_a_user() -> None:
@@ -59,22 +60,21 @@ def test_every_layout_and_enumeration_has_a_user() -> None:
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
                 inside[node.name] = names_in(node)
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-                for target in targets:
-                    inside.setdefault(target.id if isinstance(target, ast.Name) else "", set()).update(names_in(node.value))
+                for target in [node.target] if isinstance(node, ast.AnnAssign) else node.targets:
+                    if isinstance(target, ast.Name):
+                        inside.setdefault(target.id, set()).update(names_in(node.value))
     fresh = set(users)
     while fresh:
         fresh = {name for user in fresh for name in inside.get(user, ())} - users
         users |= fresh
-    idle = [f"{path}: {node.name}" for path, node in declarations() if node.name not in users]
+    idle = [f"{path}: {cls.__name__}" for path, cls in declarations() if cls.__name__ not in users]
     assert not idle, "declared, and used by nobody:\n" + "\n".join(idle)
 
 
 def members() -> dict[int, set[tuple[str, ...]]]:
     """Names of all members of enumerations, in words, by value."""
     found: dict[int, set[tuple[str, ...]]] = {}
-    for path, node in declarations():
-        cls = getattr(import_module(path.removesuffix(".py").replace("/", ".")), node.name)
+    for _, cls in declarations():
         if issubclass(cls, IntEnum):
             for member in cls:
                 found.setdefault(int(member), set()).add(tuple(member.name.split("_")))
@@ -105,9 +105,11 @@ def test_no_executor_spells_a_code_that_is_declared() -> None:
 
 def test_no_executor_spells_a_structure() -> None:
     """Of `struct`, executors use single numbers; what has fields is a layout."""
-    spelled = []
-    for path, tree in sources(*EXECUTORS).items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[<>!=][\dxbBhHiIqQsc]{2,}", node.value):
-                spelled.append(f"{path}:{node.lineno}: {node.value}")
+    several = re.compile(r"[<>!=][\dxbBhHiIqQsc]{2,}")
+    spelled = [
+        f"{path}:{node.lineno}: {node.value}"
+        for path, tree in sources(*EXECUTORS).items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and several.fullmatch(node.value)
+    ]
     assert not spelled, "structures that belong to vhca/wire:\n" + "\n".join(spelled)

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Final
 
 from vhca.wire import mad as madwire
+from vhca.wire.mad import MadHeader
 
 # What has no response, whatever the class (13.4.5).
 _UNANSWERED: Final = (madwire.METHOD_SEND, madwire.METHOD_TRAP, madwire.METHOD_TRAP_REPRESS)
@@ -30,12 +31,12 @@ def refusal(mad: bytes, status: int = madwire.STATUS_UNSUPPORTED_ATTRIBUTE) -> b
     A class that a node does not have is refused as a combination of method and attribute that it does not have. An
     unknown base version is told as such.
     """
-    method = mad[3]
+    head = MadHeader.from_bytes(mad)
+    method = head.method
     if method & madwire.METHOD_RESPONSE or method in _UNANSWERED:
         return None
-    if mad[0] != madwire.BASE_VERSION:
+    if head.base_version != madwire.BASE_VERSION:
         status = madwire.STATUS_BAD_VERSION
-    answer = bytearray(mad)
-    answer[3] = response_method(method)
-    answer[4:6] = status.to_bytes(2, "big")
-    return bytes(answer)
+    head.method = response_method(method)
+    head.status = status
+    return head.to_bytes() + mad[MadHeader.SIZE :]

@@ -7,7 +7,7 @@ modifier; helpers below take it apart.
 from collections.abc import Iterable
 from typing import Final
 
-from vhca.layout import Layout, bits, raw, u8, u16, u32, u64
+from vhca.layout import Layout, bits, u8, u16, u32, u64
 
 NODE_DESCRIPTION: Final = 0x0010
 NODE_INFO: Final = 0x0011
@@ -188,13 +188,6 @@ class SmInfo(Layout, size=24):
     act_count: int = u32(16)
     priority: int = bits(20, 31, 28)
     sm_state: int = bits(20, 27, 24)
-
-
-class VendorDiag(Layout, size=64):
-    """Diagnostic data of the vendor (14.2.5.14)."""
-
-    next_index: int = u16(0)
-    data: bytes = raw(2, 62)
 
 
 class MlnxExtPortInfo(Layout, size=64):

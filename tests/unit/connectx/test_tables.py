@@ -2,12 +2,13 @@
 
 import pytest
 
+from firmware.commands import COMMANDS
 from firmware.model.profiles import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_FULL, CAPS_MIN
 from vhca.layout import Layout
 from vhca.wire.connectx import init_segment
 from vhca.wire.connectx.caps import CmdHcaCap
 from vhca.wire.connectx.caps_groups import AtomicCaps
-from vhca.wire.connectx.cmd import LAYOUTS, Op
+from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.eqe import DATA_LAYOUTS, Eqe
 from vhca.wire.connectx.mkey import Mkc
 from vhca.wire.connectx.qpc import Ads, Qpc
@@ -36,10 +37,9 @@ def test_capability_positions() -> None:
 
 
 def test_commands_start_with_their_header() -> None:
-    for op, (layout_in, layout_out) in LAYOUTS.items():
-        assert [field.where() for field in layout_in.fields() if field.name == "opcode"] == ["0x000 31:16"], op
-        assert [field.where() for field in layout_in.fields() if field.name == "op_mod"] == ["0x004 15:0"], op
-        assert [field.where() for field in layout_out.fields()[:2]] == ["0x000 31:24", "0x004"], op
+    for op, entry in COMMANDS.items():
+        assert [field.where() for field in entry.layout.fields() if field.name == "opcode"] == ["0x000 31:16"], op
+        assert [field.where() for field in entry.layout.fields() if field.name == "op_mod"] == ["0x004 15:0"], op
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_commands_start_with_their_header() -> None:
     ],
 )
 def test_page_lists_start_behind_the_input(op: Op) -> None:
-    assert LAYOUTS[op][0].SIZE == 0x110
+    assert COMMANDS[op].layout.SIZE == 0x110
 
 
-def test_opcodes_that_bring_up_the_card_have_layouts() -> None:
+def test_opcodes_that_bring_up_the_card_have_handlers() -> None:
     needed = [
         *(Op.ENABLE_HCA, Op.QUERY_ISSI, Op.SET_ISSI, Op.QUERY_PAGES, Op.ACCESS_REG, Op.QUERY_HCA_CAP, Op.INIT_HCA),
         *(Op.SET_HCA_CAP, Op.QUERY_ADAPTER, Op.ALLOC_UAR, Op.CREATE_EQ, Op.MAD_IFC, Op.ALLOC_XRCD, Op.ALLOC_PD),
@@ -60,7 +60,7 @@ def test_opcodes_that_bring_up_the_card_have_layouts() -> None:
         *(Op.RST2INIT_QP, Op.INIT2RTR_QP, Op.RTR2RTS_QP, Op.QP_2ERR, Op.QP_2RST, Op.QUERY_QP, Op.DESTROY_QP),
         *(Op.ATTACH_TO_MCG, Op.DETACH_FROM_MCG, Op.MODIFY_RMP, Op.ARM_XRC_SRQ, Op.TEARDOWN_HCA, Op.DISABLE_HCA),
     ]
-    assert not [op for op in needed if op not in LAYOUTS]
+    assert not [op for op in needed if op not in COMMANDS]
 
 
 def test_event_data_fill_their_place() -> None:

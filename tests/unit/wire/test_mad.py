@@ -20,7 +20,6 @@ ALL: list[type[Layout]] = [
     smp.SwitchInfo,
     smp.PortInfo,
     smp.SmInfo,
-    smp.VendorDiag,
     smp.MlnxExtPortInfo,
     perf.PortCounters,
     perf.PortCountersExtended,

@@ -1,6 +1,6 @@
 """Capabilities, further groups: atomics, RoCE, paging, events and the second general group."""
 
-from vhca.layout import Layout, bits, raw, sub, u32, u64
+from vhca.layout import Layout, bits, sub, u32, u64
 
 
 class AtomicCaps(Layout, size=256):
@@ -11,24 +11,6 @@ class AtomicCaps(Layout, size=256):
     atomic_operations: int = bits(0x010, 15, 0)
     atomic_size_qp: int = bits(0x014, 15, 0)
     atomic_size_dc: int = bits(0x018, 15, 0)
-
-
-class RoceCap(Layout, size=256):
-    """RoCE (capability type 4)."""
-
-    roce_apm: int = bits(0x000, 31)
-    sw_r_roce_src_udp_port: int = bits(0x000, 27)
-    fl_rc_qp_when_roce_disabled: int = bits(0x000, 26)
-    fl_rc_qp_when_roce_enabled: int = bits(0x000, 25)
-    roce_cc_general: int = bits(0x000, 24)
-    qp_ooo_transmit_default: int = bits(0x000, 23)
-    qp_ts_format: int = bits(0x000, 1, 0)
-    l3_type: int = bits(0x010, 19, 16)
-    roce_version: int = bits(0x010, 7, 0)
-    r_roce_dest_udp_port: int = bits(0x014, 15, 0)
-    r_roce_max_src_udp_port: int = bits(0x018, 31, 16)
-    r_roce_min_src_udp_port: int = bits(0x018, 15, 0)
-    roce_address_table_size: int = bits(0x01C, 15, 0)
 
 
 class OdpPerTransportServiceCap(Layout, size=4):
@@ -74,13 +56,6 @@ class DeviceMemCap(Layout, size=256):
     memic_bar_size: int = u32(0x010)
     max_memic_size: int = u32(0x014)
     memic_operations: int = u32(0x040)
-
-
-class DeviceEventCap(Layout, size=64):
-    """Events that user space may subscribe to (capability type 0x14)."""
-
-    user_affiliated_events: bytes = raw(0x000, 32)
-    user_unaffiliated_events: bytes = raw(0x020, 32)
 
 
 class CmdHcaCap2(Layout, size=256):

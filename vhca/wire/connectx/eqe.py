@@ -64,14 +64,6 @@ class PortChangeSubtype(IntEnum):
     CLIENT_REREG = 9
 
 
-class GeneralEventSubtype(IntEnum):
-    """``Eqe.event_sub_type`` of GENERAL_EVENT."""
-
-    DELAY_DROP_TIMEOUT = 0x1
-    PCI_POWER_CHANGE = 0x5
-    SYNC_RESET = 0x8
-
-
 class PageFaultSubtype(IntEnum):
     """``Eqe.event_sub_type`` of PAGE_FAULT: how the fault is described."""
 
@@ -138,25 +130,10 @@ class CmdData(Layout, size=28):
     vector: int = u32(0x000)
 
 
-class PageRequestData(Layout, size=28):
-    """The card wants pages, or gives them back (``num_pages`` is negative, as a 32-bit two's complement)."""
-
-    ec_function: int = bits(0x000, 31)
-    release_all_pages: int = bits(0x000, 30)
-    func_id: int = bits(0x000, 15, 0)
-    num_pages: int = u32(0x004)
-
-
 class DctData(Layout, size=28):
     """A DC target drained, or was addressed with a wrong key."""
 
     dctn: int = bits(0x018, 23, 0)
-
-
-class NicVportChangeData(Layout, size=28):
-    """The context of a NIC virtual port changed."""
-
-    vport_num: int = u16(0x002)
 
 
 class MemoryFaultData(Layout, size=28):
@@ -187,9 +164,7 @@ DATA_LAYOUTS: Final = MappingProxyType(
         EventType.PATH_MIG_FAILED: QpSrqData,
         EventType.PORT_CHANGE: PortChangeData,
         EventType.CMD: CmdData,
-        EventType.PAGE_REQUEST: PageRequestData,
         EventType.PAGE_FAULT: MemoryFaultData,
-        EventType.NIC_VPORT_CHANGE: NicVportChangeData,
         EventType.WQ_INVAL_REQ_ERROR: QpSrqData,
         EventType.WQ_ACCESS_ERROR: QpSrqData,
         EventType.SRQ_CATAS_ERROR: QpSrqData,

@@ -160,15 +160,6 @@ class RqType(IntEnum):
     ZERO_SIZE = 3
 
 
-class PmState(IntEnum):
-    """Codes of ``Qpc.pm_state``, the path migration state."""
-
-    ARMED = 0
-    REARM = 1
-    RESERVED = 2
-    MIGRATED = 3
-
-
 class OptParam(IntEnum):
     """Bit numbers of ``opt_param_mask``: the optional attributes that a transition command carries."""
 

@@ -47,25 +47,6 @@ class Wq(Layout, size=192):
     log_headers_buffer_entry_num: int = bits(0x03C, 3, 0)
 
 
-class Srqc(Layout, size=64):
-    """Shared receive queue context of ISSI 0 (manual: srqc)."""
-
-    state: int = bits(0x000, 31, 28)
-    log_srq_size: int = bits(0x000, 27, 24)
-    wq_signature: int = bits(0x004, 31)
-    cont_srq: int = bits(0x004, 30)
-    rlky: int = bits(0x004, 28)
-    log_rq_stride: int = bits(0x004, 26, 24)
-    xrcd: int = bits(0x004, 23, 0)
-    page_offset: int = bits(0x008, 31, 26)
-    cqn: int = bits(0x008, 23, 0)
-    log_page_size: int = bits(0x010, 29, 24)
-    pd: int = bits(0x018, 23, 0)
-    lwm: int = bits(0x01C, 31, 16)
-    wqe_cnt: int = bits(0x01C, 15, 0)
-    dbr_addr: int = u64(0x028)
-
-
 class XrcSrqc(Layout, size=64):
     """XRC shared receive queue context (manual: xrc_srqc)."""
 
@@ -95,33 +76,6 @@ class Rmpc(Layout, size=240):
 
     state: int = bits(0x000, 23, 20)
     basic_cyclic_rcv_wqe: int = bits(0x004, 31)
-    wq: Wq = sub(0x030, Wq)
-
-
-class Sqc(Layout, size=240):
-    """Send queue context of a raw packet queue (manual: sqc)."""
-
-    rlky: int = bits(0x000, 31)
-    cd_master: int = bits(0x000, 30)
-    fre: int = bits(0x000, 29)
-    flush_in_error_en: int = bits(0x000, 28)
-    allow_multi_pkt_send_wqe: int = bits(0x000, 27)
-    min_wqe_inline_mode: int = bits(0x000, 26, 24)
-    state: int = bits(0x000, 23, 20)
-    reg_umr: int = bits(0x000, 19)
-    allow_swp: int = bits(0x000, 18)
-    hairpin: int = bits(0x000, 17)
-    non_wire: int = bits(0x000, 16)
-    ts_format: int = bits(0x000, 5, 4)
-    user_index: int = bits(0x004, 23, 0)
-    cqn: int = bits(0x008, 23, 0)
-    hairpin_peer_rq: int = bits(0x00C, 23, 0)
-    hairpin_peer_vhca: int = bits(0x010, 15, 0)
-    ts_cqe_to_dest_cqn: int = bits(0x018, 23, 0)
-    packet_pacing_rate_limit_index: int = bits(0x01C, 15, 0)
-    tis_lst_sz: int = bits(0x020, 31, 16)
-    qos_queue_group_id: int = bits(0x020, 15, 0)
-    tis_num_0: int = bits(0x02C, 23, 0)
     wq: Wq = sub(0x030, Wq)
 
 

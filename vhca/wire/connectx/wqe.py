@@ -101,15 +101,6 @@ class AtomicSegment(Layout, size=16):
     compare: int = u64(0x008)
 
 
-class MaskedAtomicSegment(Layout, size=32):
-    """Operands of the masked atomics with 8-byte operands."""
-
-    swap_add: int = u64(0x000)
-    compare: int = u64(0x008)
-    swap_add_mask: int = u64(0x010)
-    compare_mask: int = u64(0x018)
-
-
 class DatagramSegment(Layout, size=48):
     """Address vector of a datagram; ``rlid`` is the UDP source port under RoCE."""
 
@@ -128,16 +119,6 @@ class DatagramSegment(Layout, size=48):
     src_addr_index: int = bits(0x01C, 27, 20)
     flow_label: int = bits(0x01C, 19, 0)
     rgid: bytes = raw(0x020, 16)
-
-
-class EthSegment(Layout, size=16):
-    """Offloads of an IPoIB or Ethernet send; inline headers start at byte 14 and count in ``inline_header_size``."""
-
-    cs_flags: int = u8(0x004)
-    mss: int = u16(0x006)
-    flow_table_metadata: int = u32(0x008)
-    inline_header_size: int = u16(0x00C)
-    inline_header_start: bytes = raw(0x00E, 2)
 
 
 class DataSegment(Layout, size=16):

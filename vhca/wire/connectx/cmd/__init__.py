@@ -4,303 +4,303 @@ Import from here; the modules behind it only keep the files short.
 """
 
 from vhca.wire.connectx.cmd.codes import (
-    DeliveryStatus,
-    Op,
-    Status,
+    DeliveryStatus as DeliveryStatus,
+)
+from vhca.wire.connectx.cmd.codes import (
+    Op as Op,
+)
+from vhca.wire.connectx.cmd.codes import (
+    Status as Status,
 )
 from vhca.wire.connectx.cmd.common import (
-    BareIn,
-    BareOut,
-    CmdIn,
-    CmdOut,
+    BareIn as BareIn,
+)
+from vhca.wire.connectx.cmd.common import (
+    CmdIn as CmdIn,
+)
+from vhca.wire.connectx.cmd.common import (
+    CmdOut as CmdOut,
 )
 from vhca.wire.connectx.cmd.devx import (
-    CreateUctxIn,
-    CreateUctxOut,
-    CreateUmemIn,
-    CreateUmemOut,
-    DestroyUctxIn,
-    DestroyUmemIn,
-    GeneralObjectIn,
-    GeneralObjectOut,
+    CreateUctxIn as CreateUctxIn,
+)
+from vhca.wire.connectx.cmd.devx import (
+    CreateUctxOut as CreateUctxOut,
+)
+from vhca.wire.connectx.cmd.devx import (
+    CreateUmemIn as CreateUmemIn,
+)
+from vhca.wire.connectx.cmd.devx import (
+    CreateUmemOut as CreateUmemOut,
+)
+from vhca.wire.connectx.cmd.devx import (
+    DestroyUctxIn as DestroyUctxIn,
+)
+from vhca.wire.connectx.cmd.devx import (
+    DestroyUmemIn as DestroyUmemIn,
+)
+from vhca.wire.connectx.cmd.devx import (
+    GeneralObjectIn as GeneralObjectIn,
+)
+from vhca.wire.connectx.cmd.devx import (
+    GeneralObjectOut as GeneralObjectOut,
 )
 from vhca.wire.connectx.cmd.hca import (
-    AccessRegisterIn,
-    AccessRegisterOut,
-    DisableHcaIn,
-    EnableHcaIn,
-    InitHcaIn,
-    MadIfcIn,
-    MadIfcOut,
-    ManagePagesIn,
-    ManagePagesOut,
-    QueryAdapterOut,
-    QueryAdapterParamBlock,
-    QueryHcaCapIn,
-    QueryHcaCapOut,
-    QueryIssiOut,
-    QueryPagesIn,
-    QueryPagesOut,
-    QuerySpecialContextsOut,
-    SetDriverVersionIn,
-    SetHcaCapIn,
-    SetIssiIn,
-    TeardownHcaIn,
-    TeardownHcaOut,
+    AccessRegisterIn as AccessRegisterIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    DisableHcaIn as DisableHcaIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    EnableHcaIn as EnableHcaIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    InitHcaIn as InitHcaIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    MadIfcIn as MadIfcIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    MadIfcOut as MadIfcOut,
+)
+from vhca.wire.connectx.cmd.hca import (
+    ManagePagesIn as ManagePagesIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    ManagePagesOut as ManagePagesOut,
+)
+from vhca.wire.connectx.cmd.hca import (
+    QueryAdapterParamBlock as QueryAdapterParamBlock,
+)
+from vhca.wire.connectx.cmd.hca import (
+    QueryHcaCapIn as QueryHcaCapIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    QueryIssiOut as QueryIssiOut,
+)
+from vhca.wire.connectx.cmd.hca import (
+    QueryPagesIn as QueryPagesIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    QueryPagesOut as QueryPagesOut,
+)
+from vhca.wire.connectx.cmd.hca import (
+    QuerySpecialContextsOut as QuerySpecialContextsOut,
+)
+from vhca.wire.connectx.cmd.hca import (
+    SetDriverVersionIn as SetDriverVersionIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    SetHcaCapIn as SetHcaCapIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    SetIssiIn as SetIssiIn,
+)
+from vhca.wire.connectx.cmd.hca import (
+    TeardownHcaIn as TeardownHcaIn,
 )
 from vhca.wire.connectx.cmd.memic import (
-    AllocMemicIn,
-    AllocMemicOut,
-    DeallocMemicIn,
-    ModifyMemicIn,
-    ModifyMemicOut,
+    AllocMemicIn as AllocMemicIn,
 )
-from vhca.wire.connectx.cmd.odp import PageFaultResumeIn
+from vhca.wire.connectx.cmd.memic import (
+    AllocMemicOut as AllocMemicOut,
+)
+from vhca.wire.connectx.cmd.memic import (
+    DeallocMemicIn as DeallocMemicIn,
+)
+from vhca.wire.connectx.cmd.memic import (
+    ModifyMemicIn as ModifyMemicIn,
+)
+from vhca.wire.connectx.cmd.memic import (
+    ModifyMemicOut as ModifyMemicOut,
+)
+from vhca.wire.connectx.cmd.odp import PageFaultResumeIn as PageFaultResumeIn
 from vhca.wire.connectx.cmd.qp import (
-    CreateQpIn,
-    CreateQpOut,
-    DestroyQpIn,
-    Init2initQpIn,
-    Init2initQpOut,
-    Init2rtrQpIn,
-    Init2rtrQpOut,
-    Qp2errIn,
-    Qp2rstIn,
-    QueryQpIn,
-    QueryQpOut,
-    Rst2initQpIn,
-    Rst2initQpOut,
-    Rtr2rtsQpIn,
-    Rtr2rtsQpOut,
-    Rts2rtsQpIn,
-    Rts2rtsQpOut,
-    Sqd2rtsQpIn,
-    Sqerr2rtsQpIn,
+    CreateQpIn as CreateQpIn,
+)
+from vhca.wire.connectx.cmd.qp import (
+    CreateQpOut as CreateQpOut,
+)
+from vhca.wire.connectx.cmd.qp import (
+    DestroyQpIn as DestroyQpIn,
+)
+from vhca.wire.connectx.cmd.qp import (
+    Qp2errIn as Qp2errIn,
+)
+from vhca.wire.connectx.cmd.qp import (
+    QueryQpIn as QueryQpIn,
+)
+from vhca.wire.connectx.cmd.qp import (
+    QueryQpOut as QueryQpOut,
+)
+from vhca.wire.connectx.cmd.qp import (
+    Rst2initQpIn as Rst2initQpIn,
 )
 from vhca.wire.connectx.cmd.queue import (
-    BLOCK_DATA_SIZE,
-    ENTRY_TYPE_PCIE,
-    INLINE_SIZE,
-    OWNER_HW,
-    CmdMailboxBlock,
-    CmdQueueEntry,
+    BLOCK_DATA_SIZE as BLOCK_DATA_SIZE,
+)
+from vhca.wire.connectx.cmd.queue import (
+    ENTRY_TYPE_PCIE as ENTRY_TYPE_PCIE,
+)
+from vhca.wire.connectx.cmd.queue import (
+    INLINE_SIZE as INLINE_SIZE,
+)
+from vhca.wire.connectx.cmd.queue import (
+    OWNER_HW as OWNER_HW,
+)
+from vhca.wire.connectx.cmd.queue import (
+    CmdMailboxBlock as CmdMailboxBlock,
+)
+from vhca.wire.connectx.cmd.queue import (
+    CmdQueueEntry as CmdQueueEntry,
 )
 from vhca.wire.connectx.cmd.queues import (
-    CreateCqIn,
-    CreateCqOut,
-    CreateEqIn,
-    CreateEqOut,
-    CreateMkeyIn,
-    CreateMkeyOut,
-    DestroyCqIn,
-    DestroyEqIn,
-    DestroyMkeyIn,
-    ModifyCqIn,
-    QueryCqIn,
-    QueryCqOut,
-    QueryEqIn,
-    QueryEqOut,
-    QueryMkeyIn,
-    QueryMkeyOut,
+    CreateCqIn as CreateCqIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    CreateCqOut as CreateCqOut,
+)
+from vhca.wire.connectx.cmd.queues import (
+    CreateEqIn as CreateEqIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    CreateEqOut as CreateEqOut,
+)
+from vhca.wire.connectx.cmd.queues import (
+    CreateMkeyIn as CreateMkeyIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    CreateMkeyOut as CreateMkeyOut,
+)
+from vhca.wire.connectx.cmd.queues import (
+    DestroyCqIn as DestroyCqIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    DestroyEqIn as DestroyEqIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    DestroyMkeyIn as DestroyMkeyIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    ModifyCqIn as ModifyCqIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    QueryCqIn as QueryCqIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    QueryCqOut as QueryCqOut,
+)
+from vhca.wire.connectx.cmd.queues import (
+    QueryEqIn as QueryEqIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    QueryEqOut as QueryEqOut,
+)
+from vhca.wire.connectx.cmd.queues import (
+    QueryMkeyIn as QueryMkeyIn,
+)
+from vhca.wire.connectx.cmd.queues import (
+    QueryMkeyOut as QueryMkeyOut,
 )
 from vhca.wire.connectx.cmd.resources import (
-    AllocPdOut,
-    AllocQCounterOut,
-    AllocTransportDomainOut,
-    AllocUarOut,
-    AllocXrcdOut,
-    AttachToMcgIn,
-    DeallocPdIn,
-    DeallocQCounterIn,
-    DeallocTransportDomainIn,
-    DeallocUarIn,
-    DeallocXrcdIn,
-    DetachFromMcgIn,
-    QueryQCounterIn,
-    QueryQCounterOut,
+    AllocPdOut as AllocPdOut,
+)
+from vhca.wire.connectx.cmd.resources import (
+    AllocQCounterOut as AllocQCounterOut,
+)
+from vhca.wire.connectx.cmd.resources import (
+    AllocTransportDomainOut as AllocTransportDomainOut,
+)
+from vhca.wire.connectx.cmd.resources import (
+    AllocUarOut as AllocUarOut,
+)
+from vhca.wire.connectx.cmd.resources import (
+    AllocXrcdOut as AllocXrcdOut,
+)
+from vhca.wire.connectx.cmd.resources import (
+    AttachToMcgIn as AttachToMcgIn,
+)
+from vhca.wire.connectx.cmd.resources import (
+    DeallocPdIn as DeallocPdIn,
+)
+from vhca.wire.connectx.cmd.resources import (
+    DeallocQCounterIn as DeallocQCounterIn,
+)
+from vhca.wire.connectx.cmd.resources import (
+    DeallocTransportDomainIn as DeallocTransportDomainIn,
+)
+from vhca.wire.connectx.cmd.resources import (
+    DeallocUarIn as DeallocUarIn,
+)
+from vhca.wire.connectx.cmd.resources import (
+    DeallocXrcdIn as DeallocXrcdIn,
+)
+from vhca.wire.connectx.cmd.resources import (
+    DetachFromMcgIn as DetachFromMcgIn,
+)
+from vhca.wire.connectx.cmd.resources import (
+    QueryQCounterIn as QueryQCounterIn,
+)
+from vhca.wire.connectx.cmd.resources import (
+    QueryQCounterOut as QueryQCounterOut,
 )
 from vhca.wire.connectx.cmd.srq import (
-    ArmRqIn,
-    ArmXrcSrqIn,
-    CreateRmpIn,
-    CreateRmpOut,
-    CreateSqIn,
-    CreateSqOut,
-    CreateSrqIn,
-    CreateSrqOut,
-    CreateXrcSrqIn,
-    CreateXrcSrqOut,
-    DestroyRmpIn,
-    DestroySqIn,
-    DestroySrqIn,
-    DestroyXrcSrqIn,
-    ModifyRmpIn,
-    ModifySqIn,
-    QueryRmpIn,
-    QueryRmpOut,
-    QuerySqIn,
-    QuerySqOut,
-    QuerySrqIn,
-    QuerySrqOut,
-    QueryXrcSrqIn,
-    QueryXrcSrqOut,
+    ArmXrcSrqIn as ArmXrcSrqIn,
 )
-from vhca.wire.connectx.cmd.table import LAYOUTS
+from vhca.wire.connectx.cmd.srq import (
+    CreateRmpIn as CreateRmpIn,
+)
+from vhca.wire.connectx.cmd.srq import (
+    CreateRmpOut as CreateRmpOut,
+)
+from vhca.wire.connectx.cmd.srq import (
+    CreateXrcSrqIn as CreateXrcSrqIn,
+)
+from vhca.wire.connectx.cmd.srq import (
+    CreateXrcSrqOut as CreateXrcSrqOut,
+)
+from vhca.wire.connectx.cmd.srq import (
+    DestroyRmpIn as DestroyRmpIn,
+)
+from vhca.wire.connectx.cmd.srq import (
+    DestroyXrcSrqIn as DestroyXrcSrqIn,
+)
+from vhca.wire.connectx.cmd.srq import (
+    ModifyRmpIn as ModifyRmpIn,
+)
+from vhca.wire.connectx.cmd.srq import (
+    QueryRmpIn as QueryRmpIn,
+)
+from vhca.wire.connectx.cmd.srq import (
+    QueryRmpOut as QueryRmpOut,
+)
+from vhca.wire.connectx.cmd.srq import (
+    QueryXrcSrqIn as QueryXrcSrqIn,
+)
+from vhca.wire.connectx.cmd.srq import (
+    QueryXrcSrqOut as QueryXrcSrqOut,
+)
 from vhca.wire.connectx.cmd.vport import (
-    ModifyHcaVportContextIn,
-    ModifyVportStateIn,
-    QueryHcaVportContextIn,
-    QueryHcaVportContextOut,
-    QueryHcaVportGidIn,
-    QueryHcaVportGidOut,
-    QueryHcaVportPkeyIn,
-    QueryHcaVportPkeyOut,
-    QueryNicVportContextIn,
-    QueryNicVportContextOut,
-    QueryVportCounterIn,
-    QueryVportCounterOut,
-    QueryVportStateIn,
-    QueryVportStateOut,
-    SetRoceAddressIn,
+    QueryHcaVportContextIn as QueryHcaVportContextIn,
 )
-
-__all__ = [
-    "BLOCK_DATA_SIZE",
-    "ENTRY_TYPE_PCIE",
-    "INLINE_SIZE",
-    "LAYOUTS",
-    "OWNER_HW",
-    "AccessRegisterIn",
-    "AccessRegisterOut",
-    "AllocMemicIn",
-    "AllocMemicOut",
-    "AllocPdOut",
-    "AllocQCounterOut",
-    "AllocTransportDomainOut",
-    "AllocUarOut",
-    "AllocXrcdOut",
-    "ArmRqIn",
-    "ArmXrcSrqIn",
-    "AttachToMcgIn",
-    "BareIn",
-    "BareOut",
-    "CmdIn",
-    "CmdMailboxBlock",
-    "CmdOut",
-    "CmdQueueEntry",
-    "CreateCqIn",
-    "CreateCqOut",
-    "CreateEqIn",
-    "CreateEqOut",
-    "CreateMkeyIn",
-    "CreateMkeyOut",
-    "CreateQpIn",
-    "CreateQpOut",
-    "CreateRmpIn",
-    "CreateRmpOut",
-    "CreateSqIn",
-    "CreateSqOut",
-    "CreateSrqIn",
-    "CreateSrqOut",
-    "CreateUctxIn",
-    "CreateUctxOut",
-    "CreateUmemIn",
-    "CreateUmemOut",
-    "CreateXrcSrqIn",
-    "CreateXrcSrqOut",
-    "DeallocMemicIn",
-    "DeallocPdIn",
-    "DeallocQCounterIn",
-    "DeallocTransportDomainIn",
-    "DeallocUarIn",
-    "DeallocXrcdIn",
-    "DeliveryStatus",
-    "DestroyCqIn",
-    "DestroyEqIn",
-    "DestroyMkeyIn",
-    "DestroyQpIn",
-    "DestroyRmpIn",
-    "DestroySqIn",
-    "DestroySrqIn",
-    "DestroyUctxIn",
-    "DestroyUmemIn",
-    "DestroyXrcSrqIn",
-    "DetachFromMcgIn",
-    "DisableHcaIn",
-    "EnableHcaIn",
-    "GeneralObjectIn",
-    "GeneralObjectOut",
-    "Init2initQpIn",
-    "Init2initQpOut",
-    "Init2rtrQpIn",
-    "Init2rtrQpOut",
-    "InitHcaIn",
-    "MadIfcIn",
-    "MadIfcOut",
-    "ManagePagesIn",
-    "ManagePagesOut",
-    "ModifyCqIn",
-    "ModifyHcaVportContextIn",
-    "ModifyMemicIn",
-    "ModifyMemicOut",
-    "ModifyRmpIn",
-    "ModifySqIn",
-    "ModifyVportStateIn",
-    "Op",
-    "PageFaultResumeIn",
-    "Qp2errIn",
-    "Qp2rstIn",
-    "QueryAdapterOut",
-    "QueryAdapterParamBlock",
-    "QueryCqIn",
-    "QueryCqOut",
-    "QueryEqIn",
-    "QueryEqOut",
-    "QueryHcaCapIn",
-    "QueryHcaCapOut",
-    "QueryHcaVportContextIn",
-    "QueryHcaVportContextOut",
-    "QueryHcaVportGidIn",
-    "QueryHcaVportGidOut",
-    "QueryHcaVportPkeyIn",
-    "QueryHcaVportPkeyOut",
-    "QueryIssiOut",
-    "QueryMkeyIn",
-    "QueryMkeyOut",
-    "QueryNicVportContextIn",
-    "QueryNicVportContextOut",
-    "QueryPagesIn",
-    "QueryPagesOut",
-    "QueryQCounterIn",
-    "QueryQCounterOut",
-    "QueryQpIn",
-    "QueryQpOut",
-    "QueryRmpIn",
-    "QueryRmpOut",
-    "QuerySpecialContextsOut",
-    "QuerySqIn",
-    "QuerySqOut",
-    "QuerySrqIn",
-    "QuerySrqOut",
-    "QueryVportCounterIn",
-    "QueryVportCounterOut",
-    "QueryVportStateIn",
-    "QueryVportStateOut",
-    "QueryXrcSrqIn",
-    "QueryXrcSrqOut",
-    "Rst2initQpIn",
-    "Rst2initQpOut",
-    "Rtr2rtsQpIn",
-    "Rtr2rtsQpOut",
-    "Rts2rtsQpIn",
-    "Rts2rtsQpOut",
-    "SetDriverVersionIn",
-    "SetHcaCapIn",
-    "SetIssiIn",
-    "SetRoceAddressIn",
-    "Sqd2rtsQpIn",
-    "Sqerr2rtsQpIn",
-    "Status",
-    "TeardownHcaIn",
-    "TeardownHcaOut",
-]
+from vhca.wire.connectx.cmd.vport import (
+    QueryHcaVportContextOut as QueryHcaVportContextOut,
+)
+from vhca.wire.connectx.cmd.vport import (
+    QueryHcaVportGidIn as QueryHcaVportGidIn,
+)
+from vhca.wire.connectx.cmd.vport import (
+    QueryHcaVportGidOut as QueryHcaVportGidOut,
+)
+from vhca.wire.connectx.cmd.vport import (
+    QueryHcaVportPkeyIn as QueryHcaVportPkeyIn,
+)
+from vhca.wire.connectx.cmd.vport import (
+    QueryHcaVportPkeyOut as QueryHcaVportPkeyOut,
+)
+from vhca.wire.connectx.cmd.vport import (
+    QueryVportStateIn as QueryVportStateIn,
+)
+from vhca.wire.connectx.cmd.vport import (
+    QueryVportStateOut as QueryVportStateOut,
+)

@@ -23,7 +23,3 @@ class CmdOut(Layout, partial=True):
 
 class BareIn(CmdIn, size=0x10):
     """Input of a command that has only the header."""
-
-
-class BareOut(CmdOut, size=0x10):
-    """Output of a command that returns only its status."""

@@ -1,6 +1,6 @@
 """Commands about the card as a whole: bring-up, capabilities, pages, registers and MADs."""
 
-from vhca.layout import Layout, bits, raw, sub, u32
+from vhca.layout import Layout, bits, raw, u32
 from vhca.wire.connectx.cmd.common import CmdIn, CmdOut
 
 
@@ -11,12 +11,6 @@ class QueryHcaCapIn(CmdIn, size=0x10):
     ec_vf_function: int = bits(0x008, 30)
     function_id_type: int = bits(0x008, 28)
     function_id: int = bits(0x008, 15, 0)
-
-
-class QueryHcaCapOut(CmdOut, size=0x1010):
-    """QUERY_HCA_CAP output."""
-
-    capability: bytes = raw(0x010, 4096)
 
 
 class SetHcaCapIn(CmdIn, size=0x1010):
@@ -38,12 +32,6 @@ class QueryAdapterParamBlock(Layout, size=256):
     vsd_contd_psid: bytes = raw(0x0F0, 16)
 
 
-class QueryAdapterOut(CmdOut, size=0x110):
-    """QUERY_ADAPTER output."""
-
-    query_adapter_struct: QueryAdapterParamBlock = sub(0x010, QueryAdapterParamBlock)
-
-
 class InitHcaIn(CmdIn, size=0x20):
     """INIT_HCA input."""
 
@@ -55,12 +43,6 @@ class TeardownHcaIn(CmdIn, size=0x10):
     """TEARDOWN_HCA input."""
 
     profile: int = bits(0x008, 15, 0)
-
-
-class TeardownHcaOut(CmdOut, size=0x10):
-    """TEARDOWN_HCA output."""
-
-    state: int = bits(0x00C, 0)
 
 
 class EnableHcaIn(CmdIn, size=0x10):
@@ -140,10 +122,6 @@ class AccessRegisterIn(CmdIn, size=0x10):
 
     register_id: int = bits(0x008, 15, 0)
     argument: int = u32(0x00C)
-
-
-class AccessRegisterOut(CmdOut, size=0x10):
-    """ACCESS_REGISTER output; register data follow."""
 
 
 class MadIfcIn(CmdIn, size=0x110):
