@@ -8,11 +8,10 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
-from struct import Struct
 from typing import Final, NamedTuple
 
 from firmware.model.objects import REPEAT_BLOCK, Mkey
-from vhca.wire.connectx.mkey import Ksm
+from vhca.wire.connectx.mkey import Klm, Ksm
 
 # The least entity of a KSM list, as a card has it that announces no log_min_mkey_entity_size.
 MIN_LOG_ENTITY: Final = 12
@@ -22,7 +21,7 @@ KSM_BYTES: Final = 16
 CHUNK: Final = 64
 
 _ksm = Ksm.unpacker("key", "va")
-_klm = Struct(">IIQ")
+_klm = Klm.unpacker("bcount", "key", "va")
 
 
 class EntryError(Exception):
@@ -64,7 +63,7 @@ def _plan(mkey: Mkey) -> _Plan:
     klms = mkey.klms
     if isinstance(plan, _Plan) and plan.klms is klms:
         return plan
-    head = _klm.unpack_from(klms) if klms else (0, 0, 0)
+    head = _klm(klms) if klms else (0, 0, 0)
     strided = head[1] == REPEAT_BLOCK
     first, end, rounds = 0, len(klms), 1
     if strided:
@@ -99,7 +98,7 @@ def walk_klms(mkey: Mkey, va: int, length: int) -> Iterator[tuple[int, int, int]
         while chunk < len(starts) - 1:
             at = first + chunk * CHUNK * KLM_BYTES
             for entry in range(at, min(at + CHUNK * KLM_BYTES, end), KLM_BYTES):
-                size, key, addr = _klm.unpack_from(klms, entry)
+                size, key, addr = _klm(klms, entry)
                 if strided:
                     addr += (size >> 16) * number
                     size &= 0xFFFF

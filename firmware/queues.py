@@ -18,6 +18,7 @@ from firmware.model.timers import Timer
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.eqe import CompData, CqErrorData, CqErrorSyndrome, Eqe, EventType, QpSrqData
+from vhca.wire.connectx.wqe import DataSegment, NextSegment
 
 EVENT_COMPLETION: Final = int(EventType.COMP)
 EVENT_CQ_ERROR: Final = int(EventType.CQ_ERROR)
@@ -30,7 +31,8 @@ CQ_SYNDROME_ACCESS: Final = int(CqErrorSyndrome.ACCESS_VIOLATION)
 TERMINATOR_LKEY: Final = 0x100
 
 _BE32 = struct.Struct(">I")
-_DATA_SEGMENT = struct.Struct(">IIQ")
+_data_segments = DataSegment.iterator("byte_count", "lkey", "addr")
+_next = NextSegment.unpacker("next_wqe_index")
 _eqe = Eqe.packer("event_type", "event_sub_type", "event_data", "owner")
 _completion = CompData.packer("cqn")
 _cq_error = CqErrorData.packer("cqn", "syndrome")
@@ -41,10 +43,10 @@ def parse_scatter_list(raw: bytes, start: int) -> Sequence[Sge]:
     """Data segments of a receive WQE up to its terminator."""
     segments: list[Sge] = []
     end = start
-    for length, lkey, addr in _DATA_SEGMENT.iter_unpack(raw[start : len(raw) & ~15]):
+    for length, lkey, addr in _data_segments(raw[start : len(raw) & ~15]):
         if length == 0 and lkey == TERMINATOR_LKEY:
             break
-        end += _DATA_SEGMENT.size
+        end += DataSegment.SIZE
         if length & 0x7FFFFFFF:
             segments.append((addr, length & 0x7FFFFFFF, lkey))
     return segments if len(segments) <= FEW_ENTRIES else ReceiveList(raw[start:end])
@@ -88,7 +90,7 @@ def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
     index = srq.consumed if srq.cyclic else srq.next_index
     raw = srq.buffer.read(memory, (index & mask) << srq.log_stride, 1 << srq.log_stride)
     if not srq.cyclic:
-        srq.next_index = (raw[2] << 8 | raw[3]) & mask
+        srq.next_index = _next(raw)[0] & mask
     srq.consumed = (srq.consumed + 1) & 0xFFFF
     check_limit(hca, srq, available - 1)
     return RecvWqe(index, parse_scatter_list(raw, srq.head_bytes), srq)

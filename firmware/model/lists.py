@@ -5,15 +5,16 @@ An entry takes 16 bytes packed, and ten times that as Python objects.
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from struct import Struct
 from typing import Final, overload
+
+from vhca.wire.connectx.wqe import DataSegment
 
 Sge = tuple[int, int, int]
 """Scatter or gather entry: (bus or virtual address, length in bytes, lkey)."""
 
 # Lists up to so many entries are Python lists.
 FEW_ENTRIES: Final = 4
-_data_segments = Struct(">IIQ").iter_unpack
+_data_segments = DataSegment.iterator("byte_count", "lkey", "addr")
 
 
 class LongList(Sequence[Sge]):

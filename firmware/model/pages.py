@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from struct import Struct, pack, unpack
 from typing import Final
 
+from vhca.wire.connectx.mkey import Mtt
+
 ENTRY_BYTES: Final = 8
 PAGE_MASK: Final = 0xFFFF_FFFF_FFFF_F000
 # What may be done with a page that is there: read and write.
-PRESENT: Final = 3
+PRESENT: Final = int.from_bytes(Mtt(wr_en=1, rd_en=1).to_bytes(), "big")
 
 Entries = bytes | bytearray
 """A packed page list."""

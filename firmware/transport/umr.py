@@ -5,7 +5,6 @@ key is found by its index: a WQE that gives it out may carry its new variant. Ev
 changed.
 """
 
-from struct import Struct
 from typing import Final
 
 from firmware.entries import KLM_BYTES, klm_sizes, prepare
@@ -52,7 +51,7 @@ _RIGHTS: Final = (
 )
 _data = DataSegment.unpacker("byte_count", "lkey", "addr")
 _klm = Klm.unpacker("bcount", "key", "va")
-_entries = Struct(">IIQ").iter_unpack
+_entries = Klm.iterator("bcount", "key", "va")
 
 
 class UmrError(Exception):

@@ -6,19 +6,23 @@ are 32,768 mailboxes. A malformed entry is answered with the delivery status the
 """
 
 import logging
-import struct
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final
 
 from vhca.hw.memory import DmaError, Memory
+from vhca.wire.connectx.cmd import DeliveryStatus
+from vhca.wire.connectx.cmd.queue import (
+    BLOCK_DATA_SIZE,
+    ENTRY_TYPE_PCIE,
+    INLINE_SIZE,
+    OWNER_HW,
+    CmdMailboxBlock,
+    CmdQueueEntry,
+)
 
 log = logging.getLogger(__name__)
 
-ENTRY_BYTES: Final = 64
-INLINE_BYTES: Final = 16
-BLOCK_DATA_BYTES: Final = 512
-BLOCK_BYTES: Final = 576
 MAX_MESSAGE_BYTES: Final = 16 << 20
 # Mailboxes that are copied in one go; where a client is asked for each of them, some milliseconds.
 BLOCKS_PER_PIECE: Final = 16
@@ -26,22 +30,24 @@ BLOCKS_PER_PIECE: Final = 16
 MAX_OUTPUT_BYTES: Final = 1 << 20
 # Complaints that are logged one by one; of the others, each time their number has doubled.
 PATIENCE: Final = 20
-TYPE_PCIE: Final = 7
 
-# Delivery status (byte 0x3f >> 1)
-OK: Final = 0
-TOKEN_ERROR: Final = 2
-BLOCK_NUMBER_ERROR: Final = 3
-OUTPUT_POINTER_ERROR: Final = 4
-INPUT_POINTER_ERROR: Final = 5
-INPUT_LENGTH_ERROR: Final = 7
-OUTPUT_LENGTH_ERROR: Final = 8
-DESCRIPTOR_ERROR: Final = 0x10
-
-_ENTRY = struct.Struct(">B3xIQ16s16xQIBBxB")
-# After 512 bytes of data: 48 reserved, next pointer, block number, reserved, token, two signatures
-_BLOCK_TAIL = struct.Struct(">QIxBBB")
-_TAIL_OFFSET: Final = 0x230
+_entry = CmdQueueEntry.unpacker(
+    "type",
+    "input_length",
+    "input_mailbox_pointer",
+    "command_input_inline_data",
+    "output_mailbox_pointer",
+    "output_length",
+    "token",
+)
+_owner = CmdQueueEntry.unpacker("ownership")
+_tail = CmdMailboxBlock.unpacker("next_pointer", "block_number", "token")
+_OFFSETS: Final = {field.name: field.offset for layout in (CmdQueueEntry, CmdMailboxBlock) for field in layout.fields()}
+_OUTPUT_OFFSET: Final = _OFFSETS["command_output_inline_data"]
+# The byte that hands the entry back: status and ownership.
+_STATUS_OFFSET: Final = CmdQueueEntry.SIZE - 1
+_TAIL_OFFSET: Final = _OFFSETS["next_pointer"]
+_ALIGNMENT: Final = 0x1FF
 
 
 @dataclass(slots=True)
@@ -116,45 +122,45 @@ class CommandQueue:
             return None
         addr = self.address + (slot << self._log_stride)
         try:
-            raw = self._memory.read(addr, ENTRY_BYTES)
+            raw = self._memory.read(addr, CmdQueueEntry.SIZE)
         except DmaError as error:
             self._complain("command slot %d: %s", slot, error)
             self.malformed += 1
             return None
-        if not raw[0x3F] & 1:
+        if _owner(raw)[0] != OWNER_HW:
             self.not_owned += 1
             return None
         try:
             return (yield from self._fetch(slot, addr, raw))
         except (DeliveryError, DmaError) as error:
             self.malformed += 1
-            status = error.status if isinstance(error, DeliveryError) else INPUT_POINTER_ERROR
+            status = error.status if isinstance(error, DeliveryError) else DeliveryStatus.IN_PTR_ALIGN_ERR
             self._complain("command slot %d refused with delivery status %d: %s", slot, status, error)
-            self._write(addr + 0x3F, bytes((status << 1,)))
+            self._write(addr + _STATUS_OFFSET, bytes((status << 1,)))
             return None
 
     def _fetch(self, slot: int, addr: int, raw: bytes) -> Generator[None, None, tuple[bytes, int]]:
-        kind, in_size, in_pointer, inline, out_pointer, out_size, token, _, _ = _ENTRY.unpack(raw)
-        if kind != TYPE_PCIE:
-            raise DeliveryError(DESCRIPTOR_ERROR, f"transport type {kind:#x}, not {TYPE_PCIE:#x}")
+        kind, in_size, in_pointer, inline, out_pointer, out_size, token = _entry(raw)
+        if kind != ENTRY_TYPE_PCIE:
+            raise DeliveryError(DeliveryStatus.CMD_DESCR_ERR, f"transport type {kind:#x}, not {ENTRY_TYPE_PCIE:#x}")
         if not 8 <= in_size <= MAX_MESSAGE_BYTES:
-            raise DeliveryError(INPUT_LENGTH_ERROR, f"input length {in_size}")
+            raise DeliveryError(DeliveryStatus.IN_LENGTH_ERR, f"input length {in_size}")
         if not 8 <= out_size <= MAX_OUTPUT_BYTES:
-            raise DeliveryError(OUTPUT_LENGTH_ERROR, f"output length {out_size}")
-        parts = [inline[: min(in_size, INLINE_BYTES)]]
-        left = in_size - INLINE_BYTES
+            raise DeliveryError(DeliveryStatus.OUT_LENGTH_ERR, f"output length {out_size}")
+        parts = [inline[: min(in_size, INLINE_SIZE)]]
+        left = in_size - INLINE_SIZE
         pointer, number = in_pointer, 0
         while left > 0:
-            block = self._read_block(pointer, INPUT_POINTER_ERROR)
+            block = self._read_block(pointer, DeliveryStatus.IN_PTR_ALIGN_ERR)
             pointer = self._check_tail(block, number, token)
-            parts.append(block[: min(left, BLOCK_DATA_BYTES)])
-            left -= BLOCK_DATA_BYTES
+            parts.append(block[: min(left, BLOCK_DATA_SIZE)])
+            left -= BLOCK_DATA_SIZE
             number += 1
             if not number % BLOCKS_PER_PIECE:
                 yield
         blocks: list[int] = []
         pointer = out_pointer
-        for number in range(-(-(out_size - INLINE_BYTES) // BLOCK_DATA_BYTES)):
+        for number in range(-(-(out_size - INLINE_SIZE) // BLOCK_DATA_SIZE)):
             pointer = self._output_block(pointer, number, token, blocks)
             if not (number + 1) % BLOCKS_PER_PIECE:
                 yield
@@ -163,24 +169,24 @@ class CommandQueue:
 
     def _output_block(self, pointer: int, number: int, token: int, blocks: list[int]) -> int:
         """Take the address of an output mailbox; return where the next one is."""
-        if pointer & 0x1FF or not pointer:
-            raise DeliveryError(OUTPUT_POINTER_ERROR, f"output mailbox at {pointer:#x}")
+        if pointer & _ALIGNMENT or not pointer:
+            raise DeliveryError(DeliveryStatus.OUT_PTR_ALIGN_ERR, f"output mailbox at {pointer:#x}")
         blocks.append(pointer)
-        tail = self._memory.read(pointer + _TAIL_OFFSET, BLOCK_BYTES - _TAIL_OFFSET)
+        tail = self._memory.read(pointer + _TAIL_OFFSET, CmdMailboxBlock.SIZE - _TAIL_OFFSET)
         return self._check_tail(bytes(_TAIL_OFFSET) + tail, number, token)
 
     def _read_block(self, pointer: int, status: int) -> bytes:
-        if pointer & 0x1FF or not pointer:
+        if pointer & _ALIGNMENT or not pointer:
             raise DeliveryError(status, f"mailbox at {pointer:#x}")
-        return self._memory.read(pointer, BLOCK_BYTES)
+        return self._memory.read(pointer, CmdMailboxBlock.SIZE)
 
     def _check_tail(self, block: bytes, number: int, token: int) -> int:
         """Check a block's number and token; return its next pointer."""
-        next_pointer, block_number, block_token, _, _ = _BLOCK_TAIL.unpack_from(block, _TAIL_OFFSET)
+        next_pointer, block_number, block_token = _tail(block)
         if block_number != number:
-            raise DeliveryError(BLOCK_NUMBER_ERROR, f"mailbox block {block_number} where {number} belongs")
+            raise DeliveryError(DeliveryStatus.BAD_BLK_NUM_ERR, f"mailbox block {block_number} where {number} belongs")
         if block_token != token:
-            raise DeliveryError(TOKEN_ERROR, f"mailbox token {block_token:#x}, entry token {token:#x}")
+            raise DeliveryError(DeliveryStatus.TOKEN_ERR, f"mailbox token {block_token:#x}, entry token {token:#x}")
         return int(next_pointer)
 
     def complete(self, slot: int, output: bytes, delivery_status: int) -> None:
@@ -191,12 +197,12 @@ class CommandQueue:
             self._complain("command slot %d: its queue has gone, the output is lost", slot)
             return
         output = output[: pending.out_size].ljust(pending.out_size, b"\0")
-        self._write(pending.entry_addr + 0x20, output[:INLINE_BYTES])
-        at = INLINE_BYTES
+        self._write(pending.entry_addr + _OUTPUT_OFFSET, output[:INLINE_SIZE])
+        at = INLINE_SIZE
         for block in pending.blocks:
-            self._write(block, output[at : at + BLOCK_DATA_BYTES])
-            at += BLOCK_DATA_BYTES
-        self._write(pending.entry_addr + 0x3F, bytes((delivery_status << 1,)))
+            self._write(block, output[at : at + BLOCK_DATA_SIZE])
+            at += BLOCK_DATA_SIZE
+        self._write(pending.entry_addr + _STATUS_OFFSET, bytes((delivery_status << 1,)))
 
     def _write(self, addr: int, data: bytes) -> None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keyword
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -173,6 +173,16 @@ def make_unpacker(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., tu
     unpack_from = struct.Struct(form).unpack_from
     names_used = {"_unpack_from": unpack_from, "_too_short": too_short, "_StructError": struct.error}
     return _compile(cls, source, "unpack", names_used)
+
+
+@cache
+def make_iterator(cls: type[Layout], names: tuple[str, ...]) -> Callable[[Buffer], Iterator[tuple[Any, ...]]]:
+    """Make the function behind ``Layout.iterator``: ``struct``'s own, so only for whole fields in wire order."""
+    leaves = _resolve(cls, names)
+    form, units = _units(cls, leaves)
+    if any(unit.is_shared for unit in units) or [unit.leaves[0] for unit in units] != list(leaves):
+        raise LayoutError(f"{cls.__name__}: only whole fields in wire order can be iterated over")
+    return struct.Struct(form).iter_unpack
 
 
 def _compile(cls: type[Layout], source: str, name: str, names: dict[str, Any]) -> Callable[..., Any]:

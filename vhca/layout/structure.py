@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vhca.layout.codec import Buffer, make_packer, make_unpacker
+from vhca.layout.codec import Buffer, make_iterator, make_packer, make_unpacker
 from vhca.layout.fields import Field, LayoutError
 
 if TYPE_CHECKING:
@@ -231,6 +231,15 @@ class Layout(_Base, metaclass=LayoutMeta, partial=True):
         Raises LayoutError if fewer than ``SIZE`` bytes follow ``offset``, which must not be negative.
         """
         return make_unpacker(cls, names)
+
+    @classmethod
+    def iterator(cls, *names: str) -> Callable[[Buffer], Iterator[tuple[Any, ...]]]:
+        """Return a function that gives the named fields of one structure after the other, as tuples.
+
+        Fields must be whole bytes or words, and named in wire order (LayoutError). A buffer that is not a multiple of
+        ``SIZE`` raises ``struct.error``.
+        """
+        return make_iterator(cls, names)
 
     def dump(self, *, zeros: bool = False) -> str:
         """One aligned line per field (non-zero ones only, unless ``zeros``), embedded structures indented."""

@@ -28,10 +28,3 @@ class EqArmState(IntEnum):
     ARMED = 0x9
     FIRED = 0xA
     ALWAYS_ARMED = 0xB
-
-
-class EqStatus(IntEnum):
-    """Codes of ``Eqc.status``."""
-
-    OK = 0x0
-    WRITE_FAIL = 0xA
