@@ -15,19 +15,18 @@ from firmware.model.send_wqe import LOCAL
 from firmware.transport import account, backlog, completion, paging, retry
 from firmware.transport.retire import fail_head, retire
 from firmware.transport.state import run_soon
+from firmware.transport.syndromes import (
+    ACK,
+    KIND_MASK,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    NAK_SEQUENCE,
+    RNR_NAK,
+)
 from vhca.wire.connectx.wqe import CompletionMode
 from vhca.wire.ib import cut
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, READ_REQUEST, READ_RESPONSE, Packet
-
-# AETH syndrome: bits 6:5 say what it is, bits 4:0 how much (table 43, 9.7.5.2).
-KIND_MASK: Final = 0x60
-ACK: Final = 0x00
-RNR_NAK: Final = 0x20
-NAK: Final = 0x60
-NAK_SEQUENCE: Final = 0x60
-NAK_INVALID_REQUEST: Final = 0x61
-NAK_REMOTE_ACCESS: Final = 0x62
-NAK_REMOTE_OPERATION: Final = 0x63
 
 # ctrl.ce from here on: the WQE has a completion, which can carry data.
 WITH_COMPLETION: Final = int(CompletionMode.ALWAYS)

@@ -19,7 +19,8 @@ from firmware.model.send_wqe import SendWqe
 from firmware.queues import post_event
 from firmware.transport import account, backlog, completion, responder
 from firmware.transport.port import gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
-from firmware.transport.replies import NAK_REMOTE_ACCESS, acknowledgement
+from firmware.transport.replies import acknowledgement
+from firmware.transport.syndromes import NAK_REMOTE_ACCESS
 from vhca.wire.connectx.eqe import DctData, EventType
 from vhca.wire.connectx.qpc import Qpc
 from vhca.wire.connectx.wqe import DatagramSegment

@@ -26,15 +26,14 @@ from firmware.model.turns import REPLY
 from firmware.transport import account, completion, paging
 from firmware.transport.port import grh_of, pkey_at, transmit
 from firmware.transport.state import enter_error
+from firmware.transport.syndromes import (
+    ACK_NO_CREDITS,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    RNR_NAK,
+)
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, DC, RC, READ_REQUEST, READ_RESPONSE, XRC, Packet
-
-# AETH syndromes (table 43). End-to-end credits are not used: 0x1f says so in an ACK.
-ACK_NO_CREDITS: Final = 0x1F
-RNR_NAK: Final = 0x20
-NAK_SEQUENCE: Final = 0x60
-NAK_INVALID_REQUEST: Final = 0x61
-NAK_REMOTE_ACCESS: Final = 0x62
-NAK_REMOTE_OPERATION: Final = 0x63
 
 READ_BUDGET: Final = 1 << 20
 # READs up to this size are answered in the step of their request.

@@ -30,13 +30,7 @@ from firmware.queues import take_receive, take_shared_receive
 from firmware.transport import account, backlog, completion, paging
 from firmware.transport.port import path_bits
 from firmware.transport.replies import (
-    ACK_NO_CREDITS,
     EVENTS,
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
-    NAK_REMOTE_OPERATION,
-    NAK_SEQUENCE,
-    RNR_NAK,
     acknowledgement,
     answer_again,
     answer_atomic,
@@ -46,6 +40,14 @@ from firmware.transport.replies import (
     too_many,
 )
 from firmware.transport.state import enter_error
+from firmware.transport.syndromes import (
+    ACK_NO_CREDITS,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    NAK_SEQUENCE,
+    RNR_NAK,
+)
 from vhca.hw.memory import DmaError
 from vhca.wire.ib import cut
 from vhca.wire.packet import (

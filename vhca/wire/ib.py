@@ -1,7 +1,7 @@
 """Packets as they are on the cable: local and global route header, base and extended transport headers, CRCs.
 
 :func:`encode` and :func:`decode` know one packet; :func:`split` and :func:`cut` know bursts. Nothing here behaves: what
-a port does with a packet is decided elsewhere. Layouts are those of chapters 7, 8 and 9 of volume 1.
+a port does with a packet is decided elsewhere. The headers are declared in :mod:`vhca.wire.headers`.
 
 What the wire does not carry cannot come back: `mtu` is decoded as the smallest legal MTU that holds the payload, and
 headers that the opcode does not have are at their defaults.
@@ -9,9 +9,23 @@ headers that the opcode does not have are at their defaults.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from struct import Struct
 from typing import Final
 
+from vhca.wire.headers import (
+    Aeth,
+    AtomicAckEth,
+    AtomicEth,
+    Bth,
+    Dceth,
+    Deth,
+    GrhHeader,
+    Ieth,
+    ImmDt,
+    Lrh,
+    NextHeader,
+    Reth,
+    Xrceth,
+)
 from vhca.wire.icrc import icrc, vcrc
 from vhca.wire.opcodes import (
     AETH,
@@ -33,22 +47,39 @@ MTUS_BYTES: Final = (256, 512, 1024, 2048, 4096)
 MAX_PAYLOAD_BYTES: Final = 4096
 PSN_MASK: Final = 0xFFFFFF
 
-_LNH_LOCAL: Final = 2
-_LNH_GLOBAL: Final = 3
-_GRH_NEXT_HEADER_IBA: Final = 0x1B
-_GRH_BYTES: Final = 40
+_IP_VERSION: Final = 6
+_NEXT_HEADER_IBA: Final = 0x1B
+_ICRC_BYTES: Final = 4
+_VCRC_BYTES: Final = 2
+_MIN_BYTES: Final = Lrh.SIZE + Bth.SIZE + _ICRC_BYTES + _VCRC_BYTES
 
-_LRH: Final = Struct(">BBHHH")
-_GRH: Final = Struct(">IHBB16s16s")
-_BTH: Final = Struct(">BBHII")
-_U32: Final = Struct(">I")
-_U64: Final = Struct(">Q")
-_DETH: Final = Struct(">II")
-_RETH: Final = Struct(">QII")
-_DCETH: Final = Struct(">QIII")
-_ATOMIC_ETH: Final = Struct(">QIQQ")
+_lrh = Lrh.packer("vl", "sl", "lnh", "dlid", "pkt_len", "slid")
+_lrh_of = Lrh.unpacker("vl", "lver", "sl", "lnh", "dlid", "pkt_len", "slid")
+_grh = GrhHeader.packer("ip_ver", "t_class", "flow_label", "pay_len", "nxt_hdr", "hop_lmt", "sgid", "dgid")
+_grh_of = GrhHeader.unpacker("ip_ver", "t_class", "flow_label", "pay_len", "nxt_hdr", "hop_lmt", "sgid", "dgid")
+_BTH_FIELDS: Final = ("opcode", "se", "m", "pad_cnt", "p_key", "fecn", "becn", "dest_qp", "ack_req", "psn")
+_bth = Bth.packer(*_BTH_FIELDS)
+_bth_of = Bth.unpacker("tver", *_BTH_FIELDS)
 
-_MIN_BYTES: Final = 8 + 12 + 4 + 2
+# Extended headers in wire order: bit, layout, its fields and the attributes of a packet that they hold.
+_EXTENDED: Final = tuple(
+    (bit, layout.SIZE, layout.packer(*fields), layout.unpacker(*fields), tuple(fields.values()))
+    for bit, layout, fields in (
+        (XRCETH, Xrceth, {"xrc_srq": "xrc_srqn"}),
+        (
+            DCETH,
+            Dceth,
+            {"access_key": "dc_key", "src_qp": "src_qp", "connection": "dc_connection", "first_psn": "dc_psn"},
+        ),
+        (DETH, Deth, {"q_key": "qkey", "src_qp": "src_qp"}),
+        (RETH, Reth, {"va": "va", "r_key": "rkey", "dma_len": "dma_length"}),
+        (ATOMIC_ETH, AtomicEth, {"va": "va", "r_key": "rkey", "swap_dt": "swap_add", "cmp_dt": "compare"}),
+        (AETH, Aeth, {"syndrome": "syndrome", "msn": "msn"}),
+        (ATOMIC_ACK_ETH, AtomicAckEth, {"orig_rem_dt": "original"}),
+        (IMMDT, ImmDt, {"imm_dt": "immediate"}),
+        (IETH, Ieth, {"r_key": "invalidate_rkey"}),
+    )
+)
 
 
 class MalformedPacket(Exception):
@@ -83,24 +114,30 @@ def encode(packet: Packet) -> bytes:
     if size > MAX_PAYLOAD_BYTES or (size and not row.payload):
         raise ValueError(f"{row.name} cannot carry {size} bytes")
     pad = -size & 3
-    transport_bytes = 12 + row.headers_size_bytes + size + pad + 4
+    transport_bytes = Bth.SIZE + row.headers_size_bytes + size + pad + _ICRC_BYTES
     grh = packet.grh
-    lnh = _LNH_LOCAL if grh is None else _LNH_GLOBAL
-    words = (8 + transport_bytes + (0 if grh is None else _GRH_BYTES)) >> 2
-    parts = [_LRH.pack(packet.vl << 4, packet.sl << 4 | lnh, packet.dlid, words, packet.slid)]
+    lnh = NextHeader.LOCAL if grh is None else NextHeader.GLOBAL
+    words = (Lrh.SIZE + transport_bytes + (0 if grh is None else GrhHeader.SIZE)) >> 2
+    parts = [_lrh(packet.vl, packet.sl, lnh, packet.dlid, words, packet.slid)]
     if grh is not None:
-        parts.append(_pack_grh(grh, transport_bytes))
+        parts.append(grh_bytes(grh, transport_bytes))
     parts.append(
-        _BTH.pack(
+        _bth(
             row.code,
-            packet.solicited << 7 | packet.migration << 6 | pad << 4,
+            packet.solicited,
+            packet.migration,
+            pad,
             packet.pkey,
-            packet.fecn << 31 | packet.becn << 30 | packet.dest_qp,
-            packet.ack_req << 31 | packet.psn,
+            packet.fecn,
+            packet.becn,
+            packet.dest_qp,
+            packet.ack_req,
+            packet.psn,
         )
     )
-    if row.headers:
-        _pack_extended(parts, row.headers, packet)
+    for bit, _, pack, _, names in _EXTENDED:
+        if row.headers & bit:
+            parts.append(pack(*(getattr(packet, name) for name in names)))
     parts.append(packet.payload)
     parts.append(b"\0\0\0"[:pad])
     raw = b"".join(parts)
@@ -111,47 +148,17 @@ def encode(packet: Packet) -> bytes:
     return raw + vcrc(raw).to_bytes(2, "little")
 
 
-def _pack_grh(grh: Grh, payload_bytes: int) -> bytes:
-    return _GRH.pack(
-        6 << 28 | grh.tclass << 20 | grh.flow_label,
-        payload_bytes,
-        _GRH_NEXT_HEADER_IBA,
-        grh.hop_limit,
-        grh.sgid,
-        grh.dgid,
-    )
-
-
 def grh_bytes(grh: Grh, payload_bytes: int) -> bytes:
     """The 40 bytes of a GRH as a receive buffer shows them; `payload_bytes` counts from BTH to ICRC (8.3)."""
-    return _pack_grh(grh, payload_bytes)
+    return _grh(
+        _IP_VERSION, grh.tclass, grh.flow_label, payload_bytes, _NEXT_HEADER_IBA, grh.hop_limit, grh.sgid, grh.dgid
+    )
 
 
 def transport_size_bytes(packet: Packet) -> int:
     """Bytes from BTH to ICRC of a packet of count 1: the PayLen field of its GRH."""
     size = len(packet.payload)
-    return 12 + opcode_of(packet).headers_size_bytes + size + (-size & 3) + 4
-
-
-def _pack_extended(parts: list[bytes], headers: int, packet: Packet) -> None:
-    if headers & XRCETH:
-        parts.append(_U32.pack(packet.xrc_srqn))
-    if headers & DCETH:
-        parts.append(_DCETH.pack(packet.dc_key, packet.src_qp, packet.dc_connection, packet.dc_psn))
-    if headers & DETH:
-        parts.append(_DETH.pack(packet.qkey, packet.src_qp))
-    if headers & RETH:
-        parts.append(_RETH.pack(packet.va, packet.rkey, packet.dma_length))
-    if headers & ATOMIC_ETH:
-        parts.append(_ATOMIC_ETH.pack(packet.va, packet.rkey, packet.swap_add, packet.compare))
-    if headers & AETH:
-        parts.append(_U32.pack(packet.syndrome << 24 | packet.msn))
-    if headers & ATOMIC_ACK_ETH:
-        parts.append(_U64.pack(packet.original))
-    if headers & IMMDT:
-        parts.append(_U32.pack(packet.immediate))
-    if headers & IETH:
-        parts.append(_U32.pack(packet.invalidate_rkey))
+    return Bth.SIZE + opcode_of(packet).headers_size_bytes + size + (-size & 3) + _ICRC_BYTES
 
 
 def decode(raw: bytes | bytearray | memoryview) -> Packet:
@@ -164,28 +171,27 @@ def decode(raw: bytes | bytearray | memoryview) -> Packet:
     size = len(raw)
     if size < _MIN_BYTES:
         raise MalformedPacket(f"{size} bytes are shorter than LRH, BTH and CRCs")
-    vl_lver, sl_lnh, dlid, words, slid = _LRH.unpack_from(raw)
-    if vl_lver & 0xF:
-        raise MalformedPacket(f"link version {vl_lver & 0xF}")
-    if (words & 0x7FF) * 4 != size - 2:
-        raise MalformedPacket(f"LRH.PktLen is {words & 0x7FF} words, the packet has {size - 2} bytes before its VCRC")
-    lnh = sl_lnh & 3
+    vl, link_version, sl, lnh, dlid, words, slid = _lrh_of(raw)
+    if link_version:
+        raise MalformedPacket(f"link version {link_version}")
+    if words * 4 != size - _VCRC_BYTES:
+        raise MalformedPacket(f"LRH.PktLen is {words} words, the packet has {size - _VCRC_BYTES} bytes before its VCRC")
     grh = None
-    offset = 8
-    if lnh == _LNH_GLOBAL:
+    offset = Lrh.SIZE
+    if lnh == NextHeader.GLOBAL:
         grh = _unpack_grh(raw)
-        offset += _GRH_BYTES
-    elif lnh != _LNH_LOCAL:
+        offset += GrhHeader.SIZE
+    elif lnh != NextHeader.LOCAL:
         raise MalformedPacket(f"link next header {lnh} is no IBA transport")
-    code, flags, pkey, qp_word, psn_word = _BTH.unpack_from(raw, offset)
+    version, code, solicited, migration, pad, pkey, fecn, becn, dest_qp, ack_req, psn = _bth_of(raw, offset)
     row = OPCODES[code]
     if row is None:
         raise MalformedPacket(f"opcode {code:#04x} is reserved")
-    if flags & 0xF:
-        raise MalformedPacket(f"transport version {flags & 0xF}")
-    offset += 12
+    if version:
+        raise MalformedPacket(f"transport version {version}")
+    offset += Bth.SIZE
     start = offset + row.headers_size_bytes
-    end = size - 6 - (flags >> 4 & 3)
+    end = size - _ICRC_BYTES - _VCRC_BYTES - pad
     if end < start:
         raise MalformedPacket(f"{row.name} is cut short or padded too much")
     payload = raw[start:end]
@@ -196,74 +202,44 @@ def decode(raw: bytes | bytearray | memoryview) -> Packet:
         slid=slid,
         service=row.service,
         op=row.op,
-        dest_qp=qp_word & PSN_MASK,
-        psn=psn_word & PSN_MASK,
+        dest_qp=dest_qp,
+        psn=psn,
         payload=payload,
         start=row.start,
         end=row.end,
         mtu=mtu_for(len(payload)),
-        sl=sl_lnh >> 4,
-        vl=vl_lver >> 4,
+        sl=sl,
+        vl=vl,
         grh=grh,
         pkey=pkey,
-        solicited=bool(flags & 0x80),
-        ack_req=bool(psn_word & 0x80000000),
-        migration=bool(flags & 0x40),
-        becn=bool(qp_word & 0x40000000),
-        fecn=bool(qp_word & 0x80000000),
+        solicited=bool(solicited),
+        ack_req=bool(ack_req),
+        migration=bool(migration),
+        becn=bool(becn),
+        fecn=bool(fecn),
     )
-    if row.headers:
-        _unpack_extended(raw, offset, row.headers, packet)
+    for bit, header_size, _, unpack, names in _EXTENDED:
+        if row.headers & bit:
+            for name, value in zip(names, unpack(raw, offset), strict=True):
+                setattr(packet, name, value)
+            offset += header_size
     icrc_ok = icrc(raw[:-6]) == int.from_bytes(raw[-6:-2], "little")
     packet.good = icrc_ok and vcrc(raw[:-2]) == int.from_bytes(raw[-2:], "little")
     return packet
 
 
 def _unpack_grh(raw: bytes) -> Grh:
-    if len(raw) < _MIN_BYTES + _GRH_BYTES:
+    if len(raw) < _MIN_BYTES + GrhHeader.SIZE:
         raise MalformedPacket(f"{len(raw)} bytes have no room for a GRH")
-    word, payload_bytes, next_header, hop_limit, sgid, dgid = _GRH.unpack_from(raw, 8)
-    if word >> 28 != 6:
-        raise MalformedPacket(f"GRH version {word >> 28}")
-    if next_header != _GRH_NEXT_HEADER_IBA:
+    version, tclass, flow_label, payload_bytes, next_header, hop_limit, sgid, dgid = _grh_of(raw, Lrh.SIZE)
+    if version != _IP_VERSION:
+        raise MalformedPacket(f"GRH version {version}")
+    if next_header != _NEXT_HEADER_IBA:
         raise MalformedPacket(f"GRH next header {next_header:#04x} is no IBA transport")
-    if payload_bytes != len(raw) - 8 - _GRH_BYTES - 2:
-        raise MalformedPacket(f"GRH.PayLen is {payload_bytes}, the packet has {len(raw) - 50} bytes after the GRH")
-    return Grh(sgid, dgid, word >> 20 & 0xFF, word & 0xFFFFF, hop_limit)
-
-
-def _unpack_extended(raw: bytes, offset: int, headers: int, packet: Packet) -> None:
-    if headers & XRCETH:
-        packet.xrc_srqn = _U32.unpack_from(raw, offset)[0] & PSN_MASK
-        offset += 4
-    if headers & DCETH:
-        packet.dc_key, src_qp, packet.dc_connection, first_psn = _DCETH.unpack_from(raw, offset)
-        packet.src_qp = src_qp & PSN_MASK
-        packet.dc_psn = first_psn & PSN_MASK
-        offset += 20
-    if headers & DETH:
-        packet.qkey, src_qp = _DETH.unpack_from(raw, offset)
-        packet.src_qp = src_qp & PSN_MASK
-        offset += 8
-    if headers & RETH:
-        packet.va, packet.rkey, packet.dma_length = _RETH.unpack_from(raw, offset)
-        offset += 16
-    if headers & ATOMIC_ETH:
-        packet.va, packet.rkey, packet.swap_add, packet.compare = _ATOMIC_ETH.unpack_from(raw, offset)
-        offset += 28
-    if headers & AETH:
-        word = _U32.unpack_from(raw, offset)[0]
-        packet.syndrome = word >> 24
-        packet.msn = word & PSN_MASK
-        offset += 4
-    if headers & ATOMIC_ACK_ETH:
-        packet.original = _U64.unpack_from(raw, offset)[0]
-        offset += 8
-    if headers & IMMDT:
-        packet.immediate = _U32.unpack_from(raw, offset)[0]
-        offset += 4
-    if headers & IETH:
-        packet.invalidate_rkey = _U32.unpack_from(raw, offset)[0]
+    follows = len(raw) - Lrh.SIZE - GrhHeader.SIZE - _VCRC_BYTES
+    if payload_bytes != follows:
+        raise MalformedPacket(f"GRH.PayLen is {payload_bytes}, the packet has {follows} bytes after the GRH")
+    return Grh(sgid, dgid, tclass, flow_label, hop_limit)
 
 
 def mtu_for(size_bytes: int) -> int:
@@ -288,7 +264,7 @@ def wire_size_bytes(packet: Packet) -> int:
     size = len(packet.payload)
     service, op, start, end = packet.service, packet.op, packet.start, packet.end
     extended = _EXTENDED_BYTES.get
-    total = (26 if packet.grh is None else 66) * count + size + (-size & 3)
+    total = (_MIN_BYTES if packet.grh is None else _MIN_BYTES + GrhHeader.SIZE) * count + size + (-size & 3)
     if end and (packet.immediate is not None or packet.invalidate_rkey is not None):
         total += 4
     if count == 1:

@@ -11,9 +11,8 @@ from functools import cache
 from sys import byteorder
 from typing import Final
 
-_LRH_BYTES: Final = 8
-_GRH_BYTES: Final = 40
-_LNH_GLOBAL: Final = 3
+from vhca.wire.headers import Bth, GrhHeader, Lrh, NextHeader
+
 _VCRC_REFLECTED: Final = 0xD008  # 0x100B, bit-reversed
 # A packet up to this size is not folded, and none any further than to so many words.
 _SHORT_BYTES: Final = 1024
@@ -26,15 +25,15 @@ def icrc(packet: bytes | bytearray | memoryview) -> int:
     Without a GRH the virtual lane is masked; with one the whole LRH, traffic class, flow label and hop limit. The first
     byte of the third BTH word (resv8a) is always masked.
     """
-    if packet[1] & 3 == _LNH_GLOBAL:
-        size = _LRH_BYTES + _GRH_BYTES + 12
+    if packet[1] & 3 == NextHeader.GLOBAL:
+        size = Lrh.SIZE + GrhHeader.SIZE + Bth.SIZE
         head = bytearray(packet[:size])
         head[0:8] = b"\xff\xff\xff\xff\xff\xff\xff\xff"
         head[8] |= 0x0F
         head[9:12] = b"\xff\xff\xff"
         head[15] = 0xFF
     else:
-        size = _LRH_BYTES + 12
+        size = Lrh.SIZE + Bth.SIZE
         head = bytearray(packet[:size])
         head[0] |= 0xF0
     head[size - 8] = 0xFF

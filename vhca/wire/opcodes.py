@@ -8,6 +8,7 @@ dynamically connected transport (DC) belongs to a vendor who has not published i
 from dataclasses import dataclass
 from typing import Final
 
+from vhca.wire import headers
 from vhca.wire.packet import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
@@ -37,15 +38,15 @@ IETH: Final = 128
 DCETH: Final = 256
 
 HEADER_SIZE_BYTES: Final = {
-    XRCETH: 4,
-    DETH: 8,
-    RETH: 16,
-    ATOMIC_ETH: 28,
-    AETH: 4,
-    ATOMIC_ACK_ETH: 8,
-    IMMDT: 4,
-    IETH: 4,
-    DCETH: 20,
+    XRCETH: headers.Xrceth.SIZE,
+    DETH: headers.Deth.SIZE,
+    RETH: headers.Reth.SIZE,
+    ATOMIC_ETH: headers.AtomicEth.SIZE,
+    AETH: headers.Aeth.SIZE,
+    ATOMIC_ACK_ETH: headers.AtomicAckEth.SIZE,
+    IMMDT: headers.ImmDt.SIZE,
+    IETH: headers.Ieth.SIZE,
+    DCETH: headers.Dceth.SIZE,
 }
 
 SERVICE_NAMES: Final = {RC: "RC", UC: "UC", UD: "UD", XRC: "XRC", DC: "DC"}
@@ -109,26 +110,26 @@ _WITHOUT_PAYLOAD: Final = (READ_REQUEST, ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, COMPAR
 
 
 def _headers(service: int, op: int, start: bool, end: bool, immediate: bool, invalidate: bool) -> int:
-    headers = 0
+    bits = 0
     if service == XRC and op not in _RESPONSES:
-        headers |= XRCETH
+        bits |= XRCETH
     if service == DC and op not in _RESPONSES:
-        headers |= DCETH
+        bits |= DCETH
     if service == UD:
-        headers |= DETH
+        bits |= DETH
     if op == READ_REQUEST or (op == WRITE and start):
-        headers |= RETH
+        bits |= RETH
     if op in (COMPARE_SWAP, FETCH_ADD):
-        headers |= ATOMIC_ETH
+        bits |= ATOMIC_ETH
     if op in (ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE) or (op == READ_RESPONSE and (start or end)):
-        headers |= AETH
+        bits |= AETH
     if op == ATOMIC_ACKNOWLEDGE:
-        headers |= ATOMIC_ACK_ETH
+        bits |= ATOMIC_ACK_ETH
     if immediate:
-        headers |= IMMDT
+        bits |= IMMDT
     if invalidate:
-        headers |= IETH
-    return headers
+        bits |= IETH
+    return bits
 
 
 def _build() -> tuple[Opcode | None, ...]:
