@@ -25,7 +25,6 @@ EVENT_CQ_ERROR: Final = int(EventType.CQ_ERROR)
 EVENT_SRQ_LIMIT: Final = int(EventType.SRQ_RQ_LIMIT)
 
 CQ_SYNDROME_OVERRUN: Final = int(CqErrorSyndrome.OVERRUN)
-CQ_SYNDROME_ACCESS: Final = int(CqErrorSyndrome.ACCESS_VIOLATION)
 
 # A receive list ends at the stride's end or at a segment of 0 bytes with this key.
 TERMINATOR_LKEY: Final = 0x100

@@ -139,11 +139,6 @@ class Port:
         """GID `index` (0..GUID_CAP-1), 16 bytes."""
         return self.info.gid_prefix.to_bytes(8, "big") + self.guids[index].to_bytes(8, "big")
 
-    def owns_lid(self, lid: int) -> bool:
-        """Tell whether a unicast LID addresses this port, path bits ignored."""
-        mask = 0xFFFF << self.info.lmc & 0xFFFF
-        return self.info.lid != 0 and lid & mask == self.info.lid & mask
-
     def set_cable(self, up: bool) -> list[PortEvent]:
         """The cable was plugged or pulled; training ends at once."""
         if up == self.cable_up:

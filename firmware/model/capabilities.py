@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from firmware.model.profiles import ATOMIC_CAPS_FULL, ATOMIC_CAPS_MIN, CAPS_MIN
+from firmware.model.profiles import ATOMIC_CAPS, CAPS_MIN
 from vhca.hw.hardware import BoardInfo
 from vhca.layout import Layout
 from vhca.wire.connectx.caps import CapType, CmdHcaCap
@@ -113,7 +113,7 @@ class Capabilities:
         for name, value in {**GENERAL, **(changes or {})}.items():
             setattr(self._general_max, name, value)
         self._atomic_max = AtomicCaps()
-        for name, value in (ATOMIC_CAPS_FULL if self._general_max.atomic else ATOMIC_CAPS_MIN).items():
+        for name, value in ATOMIC_CAPS.items() if self._general_max.atomic else ():
             setattr(self._atomic_max, name, value)
         self._paging_max = _paging() if self._general_max.pg else OdpCap()
         self.general_2 = CmdHcaCap2(**GENERAL_2) if self._general_max.hca_cap_2 else CmdHcaCap2()

@@ -1,8 +1,8 @@
-"""What this card says it can do: the non-zero capability values of the two stock profiles.
+"""What a card of this kind says it can do: the non-zero values of the smallest useful set of capabilities.
 
-The tables are data: a field that is missing is zero. ``CAPS_MIN`` is the smallest set with which a driver
-registers an InfiniBand device with RC, UC, UD, XRC and shared receive queues; ``CAPS_FULL`` is what the whole
-firmware stands behind. Names are those of ``vhca.wire.connectx.caps.CmdHcaCap`` and ``AtomicCaps``.
+The tables are data: a field that is missing is zero. ``CAPS_MIN`` is the smallest set with which a driver registers an
+InfiniBand device with RC, UC, UD, XRC and shared receive queues; :mod:`firmware.model.capabilities` says what this
+firmware offers beyond it. Names are those of ``vhca.wire.connectx.caps.CmdHcaCap`` and ``AtomicCaps``.
 """
 
 from collections.abc import Mapping
@@ -73,42 +73,7 @@ CAPS_MIN: Final[Mapping[str, int]] = MappingProxyType(
 )
 """General capabilities, smallest useful set."""
 
-CAPS_FULL: Final[Mapping[str, int]] = MappingProxyType(
-    {name: value for name, value in CAPS_MIN.items() if name != "umr_modify_entity_size_disabled"}
-    | {
-        "log_max_mkey": 22,
-        "log_max_mrw_sz": 64,
-        "log_max_pd": 23,
-        "log_max_xrcd": 23,
-        # Port counters are answered by the port, without a MAD.
-        "vport_counters": 1,
-        "max_qp_cnt": 255,
-        # The group AtomicCaps says which.
-        "atomic": 1,
-        # CQ overrun may be ignored, and CQs resized and moderated.
-        "cq_oi": 1,
-        "cq_resize": 1,
-        "cq_moderation": 1,
-        "block_lb_mc": 1,
-        # Indirect keys: memory windows and scatter lists with gaps.
-        "imaicl": 1,
-        # Bad Q_Keys and P_Keys are counted.
-        "qkv": 1,
-        "pkv": 1,
-        # User contexts and their memory (DevX).
-        "log_max_uctx": 8,
-        "log_max_umem": 12,
-        # Not zero: the driver registers a clock, so the internal timer must run at this rate.
-        "device_frequency_mhz": 1000,
-        "device_frequency_khz": 1_000_000,
-    }
-)
-"""General capabilities, everything."""
-
-ATOMIC_CAPS_MIN: Final[Mapping[str, int]] = MappingProxyType({})
-"""Atomic capabilities that go with ``CAPS_MIN``: none."""
-
-ATOMIC_CAPS_FULL: Final[Mapping[str, int]] = MappingProxyType(
+ATOMIC_CAPS: Final[Mapping[str, int]] = MappingProxyType(
     {
         # The driver may choose big-endian answers; it then sets atomic_req_8B_endianness_mode itself.
         "supported_atomic_req_8B_endianness_mode_1": 1,
@@ -119,4 +84,4 @@ ATOMIC_CAPS_FULL: Final[Mapping[str, int]] = MappingProxyType(
         "atomic_size_dc": 0x8,
     }
 )
-"""Atomic capabilities that go with ``CAPS_FULL``."""
+"""Atomic capabilities."""

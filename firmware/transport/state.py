@@ -49,8 +49,6 @@ from vhca.wire.packet import MULTICAST_LID_FIRST, Grh
 
 CONNECTED: Final = (ST_RC, ST_UC, ST_XRC)
 RELIABLE: Final = (ST_RC, ST_XRC, ST_DCI)
-SPECIAL: Final = (ST_QP0, ST_QP1, ST_REG_UMR)
-DATAGRAM: Final = (ST_UD, ST_QP0, ST_QP1)
 
 FLUSH_PERIOD_NS: Final = 2_000_000
 # Queue pairs that one poll looks at, and effects after which it leaves the others for the next poll.

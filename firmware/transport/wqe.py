@@ -5,7 +5,6 @@ operation error. Sizes are in bytes; a *unit* has 16 bytes, a basic block (BB) 6
 """
 
 from collections.abc import Iterable, Iterator
-from struct import Struct
 from typing import Final
 
 from firmware.model.lists import FEW_ENTRIES, LongList, Sge
@@ -31,8 +30,6 @@ SEND_IMM: Final = int(WqeOpcode.SEND_IMM)
 UMR: Final = int(WqeOpcode.UMR)
 
 UNIT: Final = 16
-BLOCK: Final = 64
-DATAGRAM_UNITS: Final = DatagramSegment.SIZE // UNIT
 INLINE_FLAG: Final = 1 << 31
 INLINE_HEADER: Final = InlineSegment.SIZE
 
@@ -86,7 +83,6 @@ _data = DataSegment.unpacker("byte_count", "lkey", "addr")
 _atomic = AtomicSegment.unpacker("swap_add", "compare")
 _xrc = XrcSegment.unpacker("xrc_srqn")
 _MAX_BYTE_COUNT: Final = 1 << 31
-_WORD: Final = Struct(">I")
 
 
 class WqeError(Exception):

@@ -113,3 +113,27 @@ def test_no_executor_spells_a_structure() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and several.fullmatch(node.value)
     ]
     assert not spelled, "structures that belong to vhca/wire:\n" + "\n".join(spelled)
+
+
+def test_no_constant_is_idle() -> None:
+    """Constants of the firmware and the board; the formats also declare what readers of their pages look up."""
+    used: set[str] = set()
+    exported: set[str] = set()
+    for tree in sources("firmware", "vhca").values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                used.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                used.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                exported.add(node.value)
+    idle = []
+    for path, tree in sources("firmware", "vhca").items():
+        if path.startswith(WIRE):
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                if isinstance(target, ast.Name) and target.id.isupper() and target.id not in used | exported:
+                    idle.append(f"{path}: {target.id}")
+    assert not idle, "constants that nobody uses:\n" + "\n".join(idle)

@@ -11,7 +11,6 @@ from vhca.hw.memory import FlatMemory
 
 INCREMENT: Final = 1
 TEST_AND_SET: Final = 2
-WINDOWS: Final = 3
 OPERAND_SIZES: Final = (1, 2, 4, 8)
 
 

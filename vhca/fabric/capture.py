@@ -152,7 +152,7 @@ class Capture:
                 break
             frames.left -= 1
             at = frames.at_ns
-            if self.link_type == LINKTYPE_ERF:
+            if self.link_type != LINKTYPE_INFINIBAND:
                 raw = _erf(at, len(raw)) + raw
             head = _PACKET.pack(frames.interface, at >> 32 & 0xFFFFFFFF, at & 0xFFFFFFFF, len(raw), len(raw))
             self._write(_block(_ENHANCED_PACKET, head + _padded(raw) + frames.options))

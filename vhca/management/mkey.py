@@ -10,9 +10,7 @@ from vhca.wire.mad import METHOD_GET, Smp
 from vhca.wire.smp import PortInfo
 
 PROTECT_SETS: Final = 0
-"""Set and TrapRepress need the key, Get shows it."""
-PROTECT_KEY: Final = 1
-"""As 0, but Get hides the key from whoever does not know it."""
+"""Set and TrapRepress need the key, Get shows it; on level 1, only to those who know it."""
 PROTECT_ALL: Final = 2
 """Every SMP needs the key. Level 3 is the same to an agent."""
 
