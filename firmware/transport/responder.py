@@ -1,6 +1,7 @@
 """The responder of reliable connections: executes requests in PSN order and answers every one of them.
 
-The order of the checks is that of volume 1, 9.7.4.1: PSN, opcode sequence, opcode support, resources, key, length. What
+The order of the checks is that of volume 1, 9.7.4.1: PSN, opcode sequence, opcode support, resources, key, length; each
+request calls the steps in that order (tests/scenario/test_order_of_checks.py). What
 a peer does wrong is answered with a NAK and, where the book says so, takes the queue pair into ERR with an event.
 """
 
@@ -177,8 +178,11 @@ def _original(responder: Responder, packet: Packet) -> Resource | None:
     return None
 
 
-def _check_sequence(qp: Qp, responder: Responder, packet: Packet) -> None:
-    """check_op_seq (9.7.4.1.3): a message starts when none is under way, and goes on with its own operation."""
+# The steps of a request's validation, in the order of the book; each request goes through them in that order.
+
+
+def _check_sequence(responder: Responder, packet: Packet) -> None:
+    """Opcode sequence (9.7.4.1.3): a message starts when none is under way, and goes on with its own operation."""
     if packet.start:
         if responder.op != NO_MESSAGE:
             raise RequestError(NAK_INVALID_REQUEST, "a new message starts inside another one")
@@ -190,38 +194,73 @@ def _check_sequence(qp: Qp, responder: Responder, packet: Packet) -> None:
         )
 
 
+def _check_single(responder: Responder, packet: Packet) -> None:
+    """Opcode sequence of READs and atomics: each is a message of one packet."""
+    if responder.op != NO_MESSAGE:
+        raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic inside another message")
+    if not (packet.start and packet.end) or packet.count != 1 or packet.payload:
+        raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic is one packet without payload")
+
+
+def _check_enabled(qp: Qp, right: int, reason: str) -> None:
+    """Opcode support (9.7.4.1.4): is this kind of remote access enabled on the queue pair?"""
+    if not qp.remote_rights & right:
+        raise RequestError(NAK_INVALID_REQUEST, reason)
+
+
+def _check_receive(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> bool:
+    """Resources (9.7.4.1.5): the receive of a message; False if there is none, and the peer was asked to wait."""
+    # One that was taken before its pages were found missing serves the message that comes again.
+    if responder.recv is None:
+        responder.recv = _take(hca, qp, packet)
+        if responder.recv is None:
+            _not_ready(hca, qp, responder, packet)
+            return False
+    return True
+
+
+def _check_resources(responder: Responder) -> None:
+    """Resources: a peer may have so many READs and atomics outstanding as was agreed on (9.4.4), not counting answered.
+
+    Answers leave in order, so that the oldest resource is free first.
+    """
+    resources = responder.resources
+    if len(resources) >= responder.resource_limit and not resources[0].answered:
+        raise RequestError(
+            NAK_INVALID_REQUEST, "more READs and atomics outstanding than there are resources for", wrong_access=True
+        )
+
+
+def _check_length(fits: bool, reason: str) -> None:
+    """Length (9.7.4.1.7), behind the check of the key, which looks at the whole range (9.7.4.1.6)."""
+    if not fits:
+        raise RequestError(NAK_INVALID_REQUEST, reason, wrong_access=True)
+
+
 def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """RDMA WRITE, with or without immediate data (9.7.4.1, 9.4.2)."""
-    _check_sequence(qp, responder, packet)
     payload = packet.payload
     size = len(payload)
     end = packet.end
     immediate = packet.immediate
+    takes_receive = end and immediate is not None
+    _check_sequence(responder, packet)
     if packet.start:
-        if not qp.remote_rights & REMOTE_WRITE:
-            raise RequestError(NAK_INVALID_REQUEST, "RDMA WRITE is not enabled")
-        if packet.dma_length > MESSAGE_BYTES_MAX:
-            raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31", wrong_access=True)
-        mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE, responder.domain)
-        offset = 0
-        length = packet.dma_length
-        va = packet.va
+        offset, length, va = 0, packet.dma_length, packet.va
+        _check_enabled(qp, REMOTE_WRITE, "RDMA WRITE is not enabled")
+    else:
+        offset, length, va = responder.offset, responder.length, responder.va
+    if takes_receive and not _check_receive(hca, qp, responder, packet):
+        return
+    if packet.start:
+        mkey = remote_check(hca, qp, packet.rkey, va, length, REMOTE_WRITE, responder.domain)
+        _check_length(length <= MESSAGE_BYTES_MAX, "RETH.dma_length is above 2**31")
         responder.rkey = packet.rkey
     else:
         mkey = responder.mkey
-        offset = responder.offset
-        length = responder.length
-        va = responder.va
-    if offset + size > length or (end and offset + size != length):
-        raise RequestError(NAK_INVALID_REQUEST, "more or less data than RETH.dma_length says", wrong_access=True)
-    recv = None
-    if end and immediate is not None:
-        # One that was taken before its pages were found missing serves the message that comes again.
-        recv = responder.recv or _take(hca, qp, packet)
-        if recv is None:
-            _not_ready(hca, qp, responder, packet)
-            return
-        responder.recv = recv
+    _check_length(
+        offset + size == length if end else offset + size <= length, "more or less data than RETH.dma_length says"
+    )
     if size:
         if offset:
             # The key may have been destroyed, invalidated or registered anew since the message began.
@@ -237,13 +276,14 @@ def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
         responder.length = length
         responder.va = va
     else:
+        recv, responder.recv = responder.recv, None
         responder.op = NO_MESSAGE
         responder.mkey = None
-        responder.recv = None
         responder.msn = responder.msn + 1 & PSN_MASK
         if qp.counter is not None:
             qp.count("rx_write_requests")
-        if recv is not None:
+        if takes_receive:
+            assert recv is not None
             assert immediate is not None
             _complete(hca, qp, recv, completion.RECEIVED_WRITE_IMM, length, immediate, packet)
     if packet.ack_req and qp.state != ERR:
@@ -252,19 +292,14 @@ def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
 
 def _send(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """SEND, with immediate data or a key to invalidate (9.4.1)."""
-    _check_sequence(qp, responder, packet)
+    _check_sequence(responder, packet)
     if packet.start:
-        recv = responder.recv or _take(hca, qp, packet)
-        if recv is None:
-            _not_ready(hca, qp, responder, packet)
+        if not _check_receive(hca, qp, responder, packet):
             return
         responder.offset = 0
-        responder.recv = recv
-    else:
-        taken = responder.recv
-        if taken is None:
-            raise RequestError(NAK_INVALID_REQUEST, "a packet continues a message that has not started")
-        recv = taken
+    recv = responder.recv
+    if recv is None:
+        raise RequestError(NAK_INVALID_REQUEST, "a packet continues a message that has not started")
     offset = responder.offset
     payload = packet.payload
     size = len(payload)
@@ -352,7 +387,7 @@ def _complete(
 
 
 def _take(hca: Hca, qp: Qp, packet: Packet) -> RecvWqe | None:
-    """check_resources (9.7.4.1.5): the receive WQE of a message; for XRC from the SRQ that the packet names."""
+    """The receive WQE of a message; for XRC from the SRQ that the packet names."""
     if qp.service != ST_XRC:
         return take_receive(hca, qp)
     return take_shared_receive(hca, _shared_queue(hca, qp, packet))
@@ -399,15 +434,13 @@ def _not_present(hca: Hca, qp: Qp, responder: Responder, packet: Packet, fault: 
 
 def _read(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """RDMA READ: the answer is data (9.4.3)."""
-    _check_single(responder, packet)
-    if not qp.remote_rights & REMOTE_READ:
-        raise RequestError(NAK_INVALID_REQUEST, "RDMA READ is not enabled")
     length = packet.dma_length
-    if length > MESSAGE_BYTES_MAX:
-        raise RequestError(NAK_INVALID_REQUEST, "RETH.dma_length is above 2**31", wrong_access=True)
-    _check_resources(responder)
     va, rkey, domain = packet.va, packet.rkey, responder.domain
+    _check_single(responder, packet)
+    _check_enabled(qp, REMOTE_READ, "RDMA READ is not enabled")
+    _check_resources(responder)
     remote_check(hca, qp, rkey, va, length, REMOTE_READ, domain)
+    _check_length(length <= MESSAGE_BYTES_MAX, "RETH.dma_length is above 2**31")
     count = packet_count(length, responder.mtu.bit_length() - 1)
     responder.epsn = (packet.psn + count) & PSN_MASK
     responder.msn = responder.msn + 1 & PSN_MASK
@@ -416,25 +449,6 @@ def _read(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     _remember(responder, resource)
     responder.replies.append(ReadJob(resource, packet.psn, va, length, responder.msn))
     begin(hca, qp)
-
-
-def _check_single(responder: Responder, packet: Packet) -> None:
-    if responder.op != NO_MESSAGE:
-        raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic inside another message")
-    if not (packet.start and packet.end) or packet.count != 1 or packet.payload:
-        raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic is one packet without payload")
-
-
-def _check_resources(responder: Responder) -> None:
-    """A peer may have so many READs and atomics outstanding as was agreed on (9.4.4); those answered are not.
-
-    Answers leave in order, so that the oldest resource is free first.
-    """
-    resources = responder.resources
-    if len(resources) >= responder.resource_limit and not resources[0].answered:
-        raise RequestError(
-            NAK_INVALID_REQUEST, "more READs and atomics outstanding than there are resources for", wrong_access=True
-        )
 
 
 def _remember(responder: Responder, resource: Resource) -> None:
@@ -446,15 +460,13 @@ def _remember(responder: Responder, resource: Resource) -> None:
 
 def _atomic(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """Compare-and-swap or fetch-and-add on 8 bytes of host memory, in host order (9.4.5)."""
-    _check_single(responder, packet)
-    if not qp.remote_rights & REMOTE_ATOMIC:
-        raise RequestError(NAK_INVALID_REQUEST, "atomics are not enabled")
-    _check_resources(responder)
     va = packet.va
-    if va & 7:
-        raise RequestError(NAK_INVALID_REQUEST, "the address of an atomic is a multiple of 8", wrong_access=True)
+    _check_single(responder, packet)
+    _check_enabled(qp, REMOTE_ATOMIC, "atomics are not enabled")
+    _check_resources(responder)
     mkey = remote_check(hca, qp, packet.rkey, va, 8, REMOTE_ATOMIC, responder.domain)
     assert mkey is not None
+    _check_length(not va & 7, "the address of an atomic is a multiple of 8")
     original = int.from_bytes(remote_read(hca, mkey, va, 8), "little")
     if packet.op == FETCH_ADD:
         value = (original + packet.swap_add) & 0xFFFFFFFFFFFFFFFF
