@@ -10,7 +10,7 @@ from firmware.mads.packets import reply_packet, trap_packet
 from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
 from firmware.model.hca import Hca
-from firmware.model.timers import Timer, TimerHeap
+from firmware.model.timers import Timer, TimerHeap, TimerKind
 from firmware.port import Port
 from firmware.queues import post_event
 from firmware.transport.port import pkeys_match, transmit
@@ -44,15 +44,18 @@ class Agents:
         self.port_counters = {number: PortCounters() for number in self._sma.ports}
         self.ports = {number: Port(port, self.port_counters[number]) for number, port in self._sma.ports.items()}
         self._performance = PerformanceAgent(self.port_counters)
-        self._training = {number: self._training_timer(port) for number, port in self.ports.items()}
-        self._falling = {number: self._falling_timer(port) for number, port in self.ports.items()}
+        self._training = {number: Timer(TimerKind.LINK_TRAINING, number) for number in self.ports}
+        self._falling = {number: Timer(TimerKind.LINK_FALLING, number) for number in self.ports}
         self._hca.ports = self.ports
 
-    def _training_timer(self, port: Port) -> Timer:
-        return Timer(lambda now_ns: self._raise_link(port))
-
-    def _falling_timer(self, port: Port) -> Timer:
-        return Timer(lambda now_ns: self._bounce_link(port))
+    def run_timers(self, now_ns: int) -> None:
+        """Do what is due at the ports."""
+        while (timer := self.timers.due(now_ns)) is not None:
+            port = self.ports[timer.owner]
+            if timer.kind is TimerKind.LINK_TRAINING:
+                self._raise_link(port)
+            else:
+                self._bounce_link(port)
 
     def local_mad(self, number: int, mad: bytes, ignore_mkey: bool) -> bytes | None:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""

@@ -7,7 +7,7 @@ from firmware.agents import Agents
 from firmware.model.hca import EVENT_COMMAND, Hca
 from firmware.model.rings import RecordlessSendQueue
 from firmware.queues import cq_doorbell, eq_doorbell, post_event
-from firmware.transport.engine import packet_in, ring, turn
+from firmware.transport.engine import packet_in, ring, run_timers, turn
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
     CommandPosted,
@@ -76,9 +76,9 @@ class Kernel:
         hca.now_ns = now_ns
         hca.out = out
         for _ in range(TIMERS_PER_STEP):
-            if not hca.timers.run(now_ns, 1) or len(out) > EFFECTS_PER_STEP:
+            if not run_timers(hca, 1) or len(out) > EFFECTS_PER_STEP:
                 break
-        self.agents.timers.run(now_ns)
+        self.agents.run_timers(now_ns)
         self._finish()
 
     def waiting(self) -> bool:

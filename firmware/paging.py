@@ -2,8 +2,8 @@
 
 It speaks the memory scheme: an event names key, address and page count, and the host answers with the event's token.
 So many requests are outstanding at a time; what comes on top waits its turn, so that the event queue never overruns.
-Every request ends by exactly one call of its `resume`, in the step of the host's answer, if the host answers at all
-and whoever asked is still there.
+Every request ends by giving back its waiter exactly once, in the step of the host's answer, if the host answers at all
+and whoever asked is still there. What the waiter does then is :mod:`firmware.transport.engine`'s business.
 """
 
 from typing import Final
@@ -11,8 +11,8 @@ from typing import Final
 from firmware.memory import PageFault
 from firmware.model.budget import PAGE_REQUEST_BYTES
 from firmware.model.hca import Hca
-from firmware.model.objects import PageRequest, Resume, nobody
-from firmware.model.timers import Timer
+from firmware.model.objects import PageRequest, Waiter
+from firmware.model.timers import Timer, TimerKind
 from firmware.queues import post_event
 from vhca.wire.connectx.eqe import EventType, MemoryFaultData, PageFaultSubtype
 
@@ -41,7 +41,7 @@ _event = MemoryFaultData.packer(
 )
 
 
-def request(hca: Hca, fault: PageFault, ahead_bytes: int, resume: Resume) -> PageRequest | None:
+def request(hca: Hca, fault: PageFault, ahead_bytes: int, waiter: Waiter) -> PageRequest | None:
     """Ask for the pages of `fault`, and for up to `ahead_bytes` behind them; None if no event queue takes faults."""
     if not any(eq.event_mask >> EVENT_PAGE_FAULT & 1 for eq in hca.eqs):
         return None
@@ -49,7 +49,7 @@ def request(hca: Hca, fault: PageFault, ahead_bytes: int, resume: Resume) -> Pag
     last = (fault.va + fault.length - 1) >> LOG_PAGE
     pages = min(last + 1 - first, MAX_PAGES)
     ahead = min(-(-ahead_bytes >> LOG_PAGE), MAX_AHEAD_PAGES)
-    wanted = PageRequest(fault.key, first << LOG_PAGE, pages, ahead, resume, fault.shown)
+    wanted = PageRequest(fault.key, first << LOG_PAGE, pages, ahead, waiter, fault.shown)
     faults = hca.page_faults
     hca.count["page_faults"] += 1
     if not hca.budget.take(PAGE_REQUEST_BYTES):
@@ -68,26 +68,27 @@ def request(hca: Hca, fault: PageFault, ahead_bytes: int, resume: Resume) -> Pag
 def abandon(requests: list[PageRequest]) -> None:
     """Whoever waited for these has gone: nobody is told when the host answers. Empties the list."""
     for wanted in requests:
-        wanted.resume = nobody
+        wanted.waiter = None
     requests.clear()
 
 
 def is_over(wanted: PageRequest) -> bool:
     """Was this request answered, or abandoned?"""
-    return wanted.resume is nobody
+    return wanted.waiter is None
 
 
-def _end(wanted: PageRequest, good: bool) -> None:
-    resume, wanted.resume = wanted.resume, nobody
-    resume(good)
+def end(wanted: PageRequest) -> Waiter | None:
+    """The request is over: who waited for it, None if that one has gone."""
+    waiter, wanted.waiter = wanted.waiter, None
+    return waiter
 
 
-def answered(hca: Hca, token: int, good: bool) -> bool:
-    """The host answered the request with this token; False if there is none."""
+def answered(hca: Hca, token: int, good: bool) -> tuple[bool, Waiter | None]:
+    """The host answered the request with this token: whether there is one, and who is to be told, if anybody."""
     faults = hca.page_faults
     done = faults.outstanding.pop(token, None)
     if done is None:
-        return False
+        return False, None
     hca.budget.give(PAGE_REQUEST_BYTES)
     if faults.waiting:
         _post(hca, faults.waiting.popleft())
@@ -95,13 +96,11 @@ def answered(hca: Hca, token: int, good: bool) -> bool:
     if good:
         hca.count["page_faults_resumed"] += 1
         faults.doubted.pop(place, None)
-        _end(done, True)
-        return True
+        return True, end(done)
     if _is_doubtful(hca, done, place):
-        return True
+        return True, None
     hca.count["page_faults_failed"] += 1
-    _end(done, False)
-    return True
+    return True, end(done)
 
 
 def _is_doubtful(hca: Hca, refused: PageRequest, place: tuple[int, int]) -> bool:
@@ -120,7 +119,7 @@ def _is_doubtful(hca: Hca, refused: PageRequest, place: tuple[int, int]) -> bool
     faults.doubted[place] = (first, now, refusals)
     least, most = PACE_NS
     pace = min(least << min(refusals, REFUSALS) - 1, most)
-    hca.timers.arm(Timer(lambda now: _end(refused, True)), now + pace)
+    hca.timers.arm(Timer(TimerKind.PAGES_REFUSED, refused), now + pace)
     return True
 
 

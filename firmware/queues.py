@@ -14,7 +14,7 @@ from firmware.model.lists import FEW_ENTRIES, ReceiveList, Sge
 from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, Cq, Eq, Srq
 from firmware.model.qp import RST, Qp
 from firmware.model.rings import RecvWqe
-from firmware.model.timers import Timer
+from firmware.model.timers import Timer, TimerKind
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.eqe import CompData, CqErrorData, CqErrorSyndrome, Eqe, EventType, QpSrqData
@@ -223,8 +223,14 @@ def _moderate(hca: Hca, cq: Cq) -> None:
         _fire(hca, cq)
     elif cq.held == 1:
         if cq.moderation is None:
-            cq.moderation = Timer(lambda now: _fire(hca, cq) if cq.held else None)
+            cq.moderation = Timer(TimerKind.MODERATION, cq)
         hca.timers.arm(cq.moderation, hca.now_ns + cq.period_us * 1000)
+
+
+def held_long_enough(hca: Hca, cq: Cq) -> None:
+    """The period of a moderated queue is over."""
+    if cq.held:
+        _fire(hca, cq)
 
 
 def drop_held_event(hca: Hca, cq: Cq) -> None:

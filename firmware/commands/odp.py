@@ -1,8 +1,8 @@
 """On-demand paging: the host's answer to a page fault."""
 
-from firmware import paging
 from firmware.commands.registry import Command, command, refuse
 from firmware.model.hca import Hca
+from firmware.transport.engine import page_fault_answered
 from vhca.wire.connectx.cmd import Op, PageFaultResumeIn, Status
 
 
@@ -14,6 +14,6 @@ def page_fault_resume(hca: Hca, request: Command[PageFaultResumeIn]) -> bytes:
     if not hca.capabilities.general.pg:
         refuse(Status.BAD_OP, "pg: on-demand paging is not advertised")
     view = request.view
-    if not paging.answered(hca, view.fault_token_47_32 << 32 | view.fault_token_31_0, not view.error):
+    if not page_fault_answered(hca, view.fault_token_47_32 << 32 | view.fault_token_31_0, not view.error):
         refuse(Status.BAD_RES, "fault_token: no such page fault")
     return bytes(16)

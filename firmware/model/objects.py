@@ -7,9 +7,10 @@ after an unload is a leak that :meth:`Hca.objects` names.
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from enum import IntEnum
+from typing import Any, Final, Generic, TypeVar
 
 from firmware.model.budget import Budget
 from firmware.model.graveyard import Grave
@@ -321,26 +322,47 @@ class Srq(HcaObject):
     context: bytes = b""
 
 
-Resume = Callable[[bool], None]
-"""Called with True if an access to missing pages may be tried again, False if the host has no such pages."""
+class WaitKind(IntEnum):
+    """What waits for missing pages."""
+
+    SEND = 0
+    """A WQE of a connected queue pair; `side` is its requester, `item` the WQE."""
+    SEND_AGAIN = 1
+    """As SEND, and a response to it must come once more."""
+    DATAGRAM = 2
+    """A datagram queue; `side` is its requester, `item` control segment and blocks of the WQE at hand."""
+    REQUEST = 3
+    """A request that the peer will send again; `side` is the responder, `item` how to refuse it."""
+    READ = 4
+    """An answer to a READ; `side` is the responder, `item` first PSN, syndrome and MSN of its refusal."""
+    RECEIVE = 5
+    """A datagram that arrived; `side` is the responder, `item` port number, packet and receive."""
 
 
-def nobody(good: bool) -> None:
-    """Resumes nothing: the one who waited has gone, or knows."""
+@dataclass(slots=True)
+class Waiter:
+    """Who waits for pages: a queue pair, with the side that it had then; `reason` is for the trace, if none come."""
+
+    kind: WaitKind
+    qp: Any
+    side: Any
+    item: Any
+    reason: str
 
 
 @dataclass(slots=True)
 class PageRequest:
     """Pages that somebody waits for: `pages` from `va`, and `ahead_pages` behind them that would be welcome.
 
-    `shown`: the key was reached through another one that shows it.
+    `waiter` is None once it is over: answered, or whoever waited has gone. `shown`: the key was reached through another
+    one that shows it.
     """
 
     key: int
     va: int
     pages: int
     ahead_pages: int
-    resume: Resume
+    waiter: Waiter | None
     shown: bool = False
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from firmware.model.graveyard import Grave
-from firmware.model.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq, nobody
+from firmware.model.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq
 from firmware.model.rings import RecvQueue, RecvWqe, SendQueue
 from firmware.model.segment import BURST_BYTES
 from firmware.model.send_wqe import SendWqe
@@ -244,7 +244,7 @@ class Qp(HcaObject):
         requester = self.requester
         requester.ack_timer = requester.rnr_timer = None
         for wanted in self.page_requests:
-            wanted.resume = nobody
+            wanted.waiter = None
         return requester.pending, self.responder.resources, self.responder.replies
 
     def count(self, name: str, amount: int = 1) -> None:

@@ -1,31 +1,51 @@
 """The timer block: every timeout of the card is data in one heap, re-armed by replacement.
 
+What a timeout does is not known here: a timer has a kind and an owner, and whoever runs the heap has a table of kinds.
+
 A timer that is moved later keeps its heap entry until it surfaces; so re-arming an ACK timer per message costs two
-stores and no heap operation. A timer whose owner ends is dropped instead: it lets go of its action, and with it of the
-owner, at once, however far away its entry's time is.
+stores and no heap operation. A timer whose owner ends is dropped instead: it lets go of the owner at once, however far
+away its entry's time is.
 """
 
 import heapq
-from collections.abc import Callable
-from typing import Final
+from enum import IntEnum
+from typing import Any, Final
 
 # Entries of timers that are not armed any more which one look at the heap takes away: some ms at the most.
 STALE_BUDGET: Final = 2000
 
 
+class TimerKind(IntEnum):
+    """What a timeout is for, and who its owner is."""
+
+    DROPPED = 0
+    """Nothing any more; nobody."""
+    ACKNOWLEDGE = 1
+    """The peer's acknowledgement is late; a queue pair."""
+    RECEIVER_NOT_READY = 2
+    """The time that a receiver asked for is over; a queue pair."""
+    FLUSH = 3
+    """Look for receives that were posted in the error state; nobody, it is for all queue pairs."""
+    MODERATION = 4
+    """A completion event was held back for long enough; a completion queue."""
+    PAGES_REFUSED = 5
+    """Ask the host once more for pages; a page request."""
+    LINK_TRAINING = 6
+    """A reset keeps the transmitter off no longer; a port's number."""
+    LINK_FALLING = 7
+    """The answer to who ordered it has left: take the link down; a port's number."""
+
+
 class Timer:
-    """One timeout; `action(now_ns)` runs when it is due. Armed and dropped through :class:`TimerHeap` only."""
+    """One timeout. Armed and dropped through :class:`TimerHeap` only."""
 
-    __slots__ = ("_queued_ns", "action", "deadline_ns")
+    __slots__ = ("_queued_ns", "deadline_ns", "kind", "owner")
 
-    def __init__(self, action: Callable[[int], None]) -> None:
-        self.action = action
+    def __init__(self, kind: TimerKind, owner: Any) -> None:
+        self.kind = kind
+        self.owner = owner
         self.deadline_ns: int | None = None
         self._queued_ns: int | None = None
-
-
-def _nothing(now_ns: int) -> None:
-    """What a dropped timer does."""
 
 
 class TimerHeap:
@@ -62,25 +82,26 @@ class TimerHeap:
         timer.deadline_ns = None
 
     def drop(self, timer: Timer | None) -> None:
-        """Disarm `timer` for good and let go of its action; None is no timer."""
+        """Disarm `timer` for good and let go of its owner; None is no timer."""
         if timer is None:
             return
         timer.deadline_ns = None
-        timer.action = _nothing
+        timer.kind = TimerKind.DROPPED
+        timer.owner = None
         if timer._queued_ns is None:
             return
         self._dropped += 1
         if self._dropped * 2 > len(self._heap):
             # Mostly entries of the dead: their room is given back, at a cost that the drops since then have earned.
             self._dropped = 0
-            self._heap = [entry for entry in self._heap if entry[2].action is not _nothing]
+            self._heap = [entry for entry in self._heap if entry[2].kind is not TimerKind.DROPPED]
             heapq.heapify(self._heap)
 
     def next_deadline(self) -> int | None:
         """Earliest armed deadline in ns, None if nothing is armed.
 
         Entries of timers that are not armed any more are taken away on the way, a bounded number: if there are more,
-        the answer is too early, and :meth:`run` goes on with them.
+        the answer is too early, and :meth:`due` goes on with them.
         """
         heap = self._heap
         looked = 0
@@ -103,21 +124,16 @@ class TimerHeap:
                 return deadline
         return None
 
-    def run(self, now_ns: int, most: int = 1 << 30) -> bool:
-        """Run the actions of timers that are due, `most` of them, earliest first; an action may arm timers again.
-
-        False if fewer were due, or if enough has been done for one step.
-        """
-        for _ in range(most):
-            deadline = self.next_deadline()
-            if deadline is None or deadline > now_ns:
-                return False
-            queued_ns, _, timer = self._heap[0]
-            if timer._queued_ns != queued_ns or timer.deadline_ns != queued_ns:
-                # Not armed for this moment: enough of these for one step.
-                return False
-            heapq.heappop(self._heap)
-            timer._queued_ns = None
-            timer.deadline_ns = None
-            timer.action(now_ns)
-        return True
+    def due(self, now_ns: int) -> Timer | None:
+        """Take the earliest timer that is due, disarmed; None if none is, or a step's worth was looked at."""
+        deadline = self.next_deadline()
+        if deadline is None or deadline > now_ns:
+            return None
+        queued_ns, _, timer = self._heap[0]
+        if timer._queued_ns != queued_ns or timer.deadline_ns != queued_ns:
+            # Not armed for this moment.
+            return None
+        heapq.heappop(self._heap)
+        timer._queued_ns = None
+        timer.deadline_ns = None
+        return timer

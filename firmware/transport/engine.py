@@ -3,16 +3,21 @@
 Everything that is wrong before a queue pair is found or before its service can answer is a counted, named drop.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from firmware import paging, queues
 from firmware.model import turns
 from firmware.model.hca import Hca
+from firmware.model.objects import Waiter, WaitKind
 from firmware.model.port import Port
 from firmware.model.qp import ERR, RTS, SQER, ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
-from firmware.transport import connected, dc, replies, requester, ud
+from firmware.model.timers import TimerKind
+from firmware.transport import connected, dc, replies, requester, responder, retry, ud
 from firmware.transport.completion import flush_send_queue
+from firmware.transport.paging import resume_send
 from firmware.transport.port import MANAGEMENT_VL, is_own_lid
-from firmware.transport.state import flush
+from firmware.transport.state import flush, flush_poll
 from vhca.wire.ib import MAX_PAYLOAD_BYTES
 from vhca.wire.packet import DC, PERMISSIVE_LID, RC, SEND, UC, UD, XRC, Packet
 
@@ -31,6 +36,46 @@ _ENGINES: Final = {
     ST_QP0: ud.run,
     ST_QP1: ud.run,
 }
+
+
+_EXPIRED: Final[dict[TimerKind, Callable[[Hca, Any], None]]] = {
+    TimerKind.ACKNOWLEDGE: retry.ack_timeout,
+    TimerKind.RECEIVER_NOT_READY: retry.receiver_wait_over,
+    TimerKind.FLUSH: lambda hca, _: flush_poll(hca),
+    TimerKind.MODERATION: queues.held_long_enough,
+    TimerKind.PAGES_REFUSED: lambda hca, wanted: _tell(hca, paging.end(wanted), True),
+}
+
+_RESUME: Final[dict[WaitKind, Callable[[Hca, Waiter, bool], None]]] = {
+    WaitKind.SEND: resume_send,
+    WaitKind.SEND_AGAIN: resume_send,
+    WaitKind.DATAGRAM: ud.resume_send,
+    WaitKind.REQUEST: responder.resume,
+    WaitKind.READ: replies.resume,
+    WaitKind.RECEIVE: ud.resume_receive,
+}
+
+
+def run_timers(hca: Hca, most: int = 1 << 30) -> bool:
+    """Do what is due, `most` timers' worth, earliest first; False if fewer were, or the heap had enough of a step."""
+    for _ in range(most):
+        timer = hca.timers.due(hca.now_ns)
+        if timer is None:
+            return False
+        _EXPIRED[timer.kind](hca, timer.owner)
+    return True
+
+
+def page_fault_answered(hca: Hca, token: int, good: bool) -> bool:
+    """The host answered a page fault: whoever waits goes on, or fails; False if there is no such fault."""
+    known, waiter = paging.answered(hca, token, good)
+    _tell(hca, waiter, good)
+    return known
+
+
+def _tell(hca: Hca, waiter: Waiter | None, good: bool) -> None:
+    if waiter is not None:
+        _RESUME[waiter.kind](hca, waiter, good)
 
 
 def doorbell(hca: Hca, qp: Qp) -> None:

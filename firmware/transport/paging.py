@@ -5,14 +5,13 @@ responder answers RNR NAK to what it cannot store, and holds READ responses back
 kept. Volume 1 knows no missing pages: to a peer all this looks like a receiver that is not ready, or a slow one.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from firmware import paging
 from firmware.memory import PageFault
 from firmware.model.hca import Hca
-from firmware.model.objects import Resume
-from firmware.model.qp import ERR, RST, RTS, Qp, Responder
+from firmware.model.objects import Waiter, WaitKind
+from firmware.model.qp import ERR, RST, RTS, Qp, Requester, Responder
 from firmware.model.send_wqe import PAGING, SendWqe
 from firmware.transport import completion
 from firmware.transport.retire import retire
@@ -27,83 +26,64 @@ RNR_CODE: Final = 16
 def hold_send(hca: Hca, qp: Qp, wqe: SendWqe, fault: PageFault, ahead_bytes: int, again: bool = False) -> None:
     """Let a WQE of a connected queue pair wait for local pages; `again`: a response to it must come once more."""
     requester = qp.requester
-
-    def resume(good: bool) -> None:
-        if good:
-            wqe.fault = 0
-        else:
-            wqe.fault = completion.LOCAL_PROTECTION
-            wqe.reason = str(fault)
-        if qp.requester is not requester or qp.state != RTS:
-            return
-        if good and again:
-            requester.rewound_at = -1
-            rewind(qp)
-        retire(hca, qp, requester)
-        if qp.state == RTS:
-            run_soon(hca, qp)
-
+    kind = WaitKind.SEND_AGAIN if again else WaitKind.SEND
     wqe.fault = PAGING
-    if not _request(hca, qp, fault, ahead_bytes, resume):
+    if not _request(hca, fault, ahead_bytes, Waiter(kind, qp, requester, wqe, str(fault))):
         wqe.fault = completion.LOCAL_PROTECTION
         wqe.reason = str(fault)
         if again:
             retire(hca, qp, requester)
 
 
-def hold_datagram(hca: Hca, qp: Qp, fault: PageFault, refuse: Callable[[], None]) -> bool:
+def resume_send(hca: Hca, waiter: Waiter, good: bool) -> None:
+    """The pages of :func:`hold_send` have come, or will not."""
+    qp: Qp = waiter.qp
+    wqe: SendWqe = waiter.item
+    requester: Requester = waiter.side
+    if good:
+        wqe.fault = 0
+    else:
+        wqe.fault = completion.LOCAL_PROTECTION
+        wqe.reason = waiter.reason
+    if qp.requester is not requester or qp.state != RTS:
+        return
+    if good and waiter.kind == WaitKind.SEND_AGAIN:
+        requester.rewound_at = -1
+        rewind(qp)
+    retire(hca, qp, requester)
+    if qp.state == RTS:
+        run_soon(hca, qp)
+
+
+def hold_datagram(hca: Hca, qp: Qp, fault: PageFault, ctrl: bytes, blocks: int) -> bool:
     """Stop a datagram queue until the pages of its next send have come; False if that is in vain."""
     requester = qp.requester
-
-    def resume(good: bool) -> None:
-        requester.paging = False
-        if qp.requester is requester and qp.state == RTS:
-            if good:
-                run_soon(hca, qp)
-            else:
-                refuse()
-
-    requester.paging = _request(hca, qp, fault, 0, resume)
+    requester.paging = _request(hca, fault, 0, Waiter(WaitKind.DATAGRAM, qp, requester, (ctrl, blocks), str(fault)))
     return requester.paging
 
 
-def hold_request(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, refuse: Callable[[], None]) -> bool:
-    """Ask for the pages that a request needs, once; False if that is in vain. `refuse` is called if none come."""
+def hold_request(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, refusal: tuple[int, int, int]) -> bool:
+    """Ask for the pages that a request needs, once; False if that is in vain. `refusal` is sent if none come."""
     responder = qp.responder
-    if responder.paging:
-        return True
-
-    def resume(good: bool) -> None:
-        responder.paging = False
-        if not good and alive(qp, responder):
-            refuse()
-
-    responder.paging = _request(hca, qp, fault, ahead_bytes, resume)
+    if not responder.paging:
+        waiter = Waiter(WaitKind.REQUEST, qp, responder, refusal, str(fault))
+        responder.paging = _request(hca, fault, ahead_bytes, waiter)
     return responder.paging
 
 
-def hold_replies(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, go_on: Callable[[], None],
-                 refuse: Callable[[], None]) -> bool:  # fmt: skip
-    """Keep replies back until the pages of the first one have come; False if that is in vain."""
+def hold_replies(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, kind: WaitKind, item: object) -> bool:
+    """Keep replies, or arrivals, back until the pages of the first one have come; False if that is in vain."""
     responder = qp.responder
-
-    def resume(good: bool) -> None:
-        responder.stalled = False
-        if alive(qp, responder):
-            if good:
-                go_on()
-            else:
-                refuse()
-
-    responder.stalled = _request(hca, qp, fault, ahead_bytes, resume)
+    responder.stalled = _request(hca, fault, ahead_bytes, Waiter(kind, qp, responder, item, str(fault)))
     return responder.stalled
 
 
-def _request(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, resume: Resume) -> bool:
+def _request(hca: Hca, fault: PageFault, ahead_bytes: int, waiter: Waiter) -> bool:
     """Ask, and let the queue pair know what it waits for, so that it can go before the host has answered."""
-    wanted = paging.request(hca, fault, ahead_bytes, resume)
+    wanted = paging.request(hca, fault, ahead_bytes, waiter)
     if wanted is None:
         return False
+    qp: Qp = waiter.qp
     qp.page_requests = [other for other in qp.page_requests if not paging.is_over(other)]
     qp.page_requests.append(wanted)
     return True

@@ -18,7 +18,7 @@ from firmware.memory import (
     remote_read,
 )
 from firmware.model.hca import Hca
-from firmware.model.objects import REMOTE_READ
+from firmware.model.objects import REMOTE_READ, Waiter, WaitKind
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
 from firmware.model.segment import BURST_COST_BYTES, BURST_PACKETS, LOG_PACKET_COST, packet_count
@@ -218,16 +218,12 @@ def _send_read_burst(hca: Hca, qp: Qp, responder: Responder, job: ReadJob) -> in
             return (hca.pieces - pieces) * PIECE_COST_BYTES
         except AccessError as error:
             nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
-            reason = str(error)
-
-            def fail() -> None:
-                _read_failed(hca, qp, acknowledgement(hca, qp, psn, nak, job.msn), reason)
-
             ahead = job.length - offset - size
+            refusal = (psn, nak, job.msn)
             if not isinstance(error, PageFault) or not paging.hold_replies(
-                hca, qp, error, ahead, lambda: pump(hca, qp), fail
+                hca, qp, error, ahead, WaitKind.READ, refusal
             ):
-                fail()
+                _read_failed(hca, qp, refusal, str(error))
             return 0
     count = packet_count(size, log_mtu)
     packet = _answer(hca, qp, READ_RESPONSE, psn, job.msn)
@@ -243,9 +239,22 @@ def _send_read_burst(hca: Hca, qp: Qp, responder: Responder, job: ReadJob) -> in
     return max(size, count << LOG_PACKET_COST) + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
 
 
-def _read_failed(hca: Hca, qp: Qp, nak: Packet, reason: str) -> None:
+def resume(hca: Hca, waiter: Waiter, good: bool) -> None:
+    """The pages of the READ that is answered have come, or will not."""
+    qp: Qp = waiter.qp
+    waiter.side.stalled = False
+    if paging.alive(qp, waiter.side):
+        if good:
+            pump(hca, qp)
+        else:
+            _read_failed(hca, qp, waiter.item, waiter.reason)
+
+
+def _read_failed(hca: Hca, qp: Qp, refusal: tuple[int, int, int], reason: str) -> None:
     """The memory of a READ under way has gone."""
     hca.note("read_failed", qpn=qp.handle, why=reason)
+    psn, syndrome, msn = refusal
+    nak = acknowledgement(hca, qp, psn, syndrome, msn)
     _end(hca, qp, Refusal(nak, completion.FLUSHED, EVENTS[nak.syndrome], reason))
 
 

@@ -22,11 +22,10 @@ from firmware.model.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.model.rings import SendQueue
 from firmware.model.segment import BURST_COST_BYTES, LOG_PACKET_COST, packet_count
 from firmware.model.send_wqe import LOCAL, SendWqe
-from firmware.model.timers import Timer
+from firmware.model.timers import Timer, TimerKind
 from firmware.transport import account, completion, dc, paging, umr
 from firmware.transport.port import LOOPBACK, WIRE, discard, grh_of, pkey_at, way_out
 from firmware.transport.retire import retire
-from firmware.transport.retry import ack_timeout
 from firmware.transport.state import enter_send_error, run_soon
 from firmware.transport.wqe import UMR, WqeError, blocks_of, identity_of, parse
 from vhca.hw.effects import Transmit
@@ -75,7 +74,7 @@ def run(hca: Hca, qp: Qp) -> None:
     if requester.timeout_ns and requester.una < requester.send_psn:
         timer = requester.ack_timer
         if timer is None:
-            timer = requester.ack_timer = Timer(lambda now: ack_timeout(hca, qp))
+            timer = requester.ack_timer = Timer(TimerKind.ACKNOWLEDGE, qp)
         if timer.deadline_ns is None:
             hca.timers.arm(timer, hca.now_ns + requester.timeout_ns)
 

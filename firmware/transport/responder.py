@@ -22,7 +22,7 @@ from firmware.memory import (
     scatter,
 )
 from firmware.model.hca import Hca
-from firmware.model.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq
+from firmware.model.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq, Waiter
 from firmware.model.psn import HALF, PSN_MASK
 from firmware.model.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.model.rings import RecvWqe
@@ -426,10 +426,19 @@ def _not_present(hca: Hca, qp: Qp, responder: Responder, packet: Packet, fault: 
     if packet.op == WRITE:
         length, offset = (packet.dma_length, 0) if packet.start else (responder.length, responder.offset)
         ahead = max(0, length - offset - len(packet.payload))
-    if paging.hold_request(hca, qp, fault, ahead, lambda: _refuse(hca, qp, error)):
+    if paging.hold_request(hca, qp, fault, ahead, (error.nak, error.recv_syndrome, error.event)):
         _ask_to_wait(hca, qp, responder, packet, paging.receiver_code(qp))
     else:
         _refuse(hca, qp, error)
+
+
+def resume(hca: Hca, waiter: Waiter, good: bool) -> None:
+    """The pages of a request have come, or will not; if they have, the peer sends it again."""
+    qp: Qp = waiter.qp
+    waiter.side.paging = False
+    if not good and paging.alive(qp, waiter.side):
+        nak, recv_syndrome, event = waiter.item
+        refuse(hca, qp, nak, recv_syndrome, event, waiter.reason)
 
 
 def _read(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from firmware.model.hca import Hca
 from firmware.model.qp import RTS, Qp
 from firmware.model.send_wqe import PAGING
-from firmware.model.timers import Timer
+from firmware.model.timers import Timer, TimerKind
 from firmware.transport import completion
 from firmware.transport.retire import fail_head
 from firmware.transport.state import run_soon
@@ -96,11 +96,12 @@ def receiver_not_ready(hca: Hca, qp: Qp, code: int) -> None:
     if requester.ack_timer is not None:
         hca.timers.cancel(requester.ack_timer)
     if requester.rnr_timer is None:
-        requester.rnr_timer = Timer(lambda now: _rnr_over(hca, qp))
+        requester.rnr_timer = Timer(TimerKind.RECEIVER_NOT_READY, qp)
     hca.timers.arm(requester.rnr_timer, hca.now_ns + RNR_DELAY_NS[code])
 
 
-def _rnr_over(hca: Hca, qp: Qp) -> None:
+def receiver_wait_over(hca: Hca, qp: Qp) -> None:
+    """The time that the receiver asked for is over: send again."""
     qp.requester.rnr_waiting = False
     hca.count["retransmits"] += 1
     rewind(qp)

@@ -38,7 +38,7 @@ from firmware.model.qp import (
     Responder,
 )
 from firmware.model.segment import burst_limit
-from firmware.model.timers import Timer
+from firmware.model.timers import Timer, TimerKind
 from firmware.model.turns import FLUSH, SEND
 from firmware.programs import may_have_qkey, may_name
 from firmware.transport import account
@@ -437,7 +437,7 @@ def enter_send_error(hca: Hca, qp: Qp, why: str) -> None:
 
 def _arm_flush_timer(hca: Hca) -> None:
     if hca.flush_timer is None:
-        hca.flush_timer = Timer(lambda now: flush_poll(hca))
+        hca.flush_timer = Timer(TimerKind.FLUSH, None)
     hca.timers.arm(hca.flush_timer, hca.now_ns + FLUSH_PERIOD_NS)
 
 

@@ -11,8 +11,9 @@ from firmware.memory import STEP_PIECES, TOO_SHORT, AccessError, PageFault, gath
 from firmware.model.budget import PACKET_BYTES
 from firmware.model.hca import Hca
 from firmware.model.multicast import MulticastGroup
+from firmware.model.objects import Waiter, WaitKind
 from firmware.model.port import Port
-from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp
+from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp, Responder
 from firmware.model.rings import RecvWqe
 from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.queues import take_receive
@@ -104,6 +105,18 @@ def _fail(hca: Hca, qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: str
         enter_error(hca, qp, "the send CQ is dead")
 
 
+def resume_send(hca: Hca, waiter: Waiter, good: bool) -> None:
+    """The pages of the next send have come, or will not."""
+    qp: Qp = waiter.qp
+    waiter.side.paging = False
+    if qp.requester is waiter.side and qp.state == RTS:
+        if good:
+            run_soon(hca, qp)
+        else:
+            ctrl, blocks = waiter.item
+            _fail(hca, qp, ctrl, blocks, completion.LOCAL_PROTECTION, waiter.reason)
+
+
 def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
     """Build and transmit one datagram; False if that ended the send queue."""
     if wqe.op == LOCAL:
@@ -121,9 +134,7 @@ def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
             payload = gather(hca, qp, wqe.sges, 0, wqe.length)
     except PageFault as fault:
         reason = str(fault)
-        if not paging.hold_datagram(
-            hca, qp, fault, lambda: _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, reason)
-        ):
+        if not paging.hold_datagram(hca, qp, fault, ctrl, wqe.blocks):
             _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, reason)
         return False
     except AccessError as error:
@@ -257,7 +268,7 @@ def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) 
         _not_present(hca, port_number, qp, packet, recv, fault)
         return
     except AccessError as error:
-        _refuse(hca, qp, recv, error)
+        _refuse(hca, qp, recv, error.kind == TOO_SHORT, str(error))
         return
     hca.count["rx_ud_packets"] += 1
     hca.count["rx_ud_bytes"] += len(packet.payload)
@@ -282,40 +293,45 @@ def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) 
 
 def _not_present(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe, fault: PageFault) -> None:
     """Pages of the receive are missing: keep the datagram until they have come, and what arrives in the meantime."""
-    responder = qp.responder
-
-    def go_on() -> None:
-        responder.recv = None
-        waiting = list(responder.held)
-        account.drop_packets(hca, qp)
-        _deliver(hca, port_number, qp, packet, recv)
-        for number, later in waiting[1:]:
-            # Those may have to wait anew; each finds its place behind the one before it.
-            receive(hca, number, qp, later)
-
-    def refuse() -> None:
-        responder.recv = None
-        _refuse(hca, qp, recv, fault)
-
-    if paging.hold_replies(hca, qp, fault, 0, go_on, refuse):
+    if paging.hold_replies(hca, qp, fault, 0, WaitKind.RECEIVE, (port_number, packet, recv)):
+        responder = qp.responder
         responder.recv = recv
         hca.budget.charge(len(packet.payload) + PACKET_BYTES)
         responder.held.append((port_number, packet))
     else:
-        _refuse(hca, qp, recv, fault)
+        _refuse(hca, qp, recv, False, str(fault))
 
 
-def _refuse(hca: Hca, qp: Qp, recv: RecvWqe, error: AccessError) -> None:
+def resume_receive(hca: Hca, waiter: Waiter, good: bool) -> None:
+    """The pages of a receive have come, or will not: go on with the datagrams that waited."""
+    qp: Qp = waiter.qp
+    responder: Responder = waiter.side
+    responder.stalled = False
+    if not paging.alive(qp, responder):
+        return
+    port_number, packet, recv = waiter.item
+    responder.recv = None
+    if not good:
+        _refuse(hca, qp, recv, False, waiter.reason)
+        return
+    waiting = list(responder.held)
+    account.drop_packets(hca, qp)
+    _deliver(hca, port_number, qp, packet, recv)
+    for number, later in waiting[1:]:
+        # Those may have to wait anew; each finds its place behind the one before it.
+        receive(hca, number, qp, later)
+
+
+def _refuse(hca: Hca, qp: Qp, recv: RecvWqe, too_short: bool, reason: str) -> None:
     """A receive that cannot take the datagram: too short drops the packet only, a bad key ends the queue (9.9.3)."""
-    if error.kind == TOO_SHORT and recv.srq is None and qp.rq is not None:
+    if too_short and recv.srq is None and qp.rq is not None:
         qp.rq.consumer -= 1
         hca.count["rx_drop_too_long"] += 1
         return
-    too_short = error.kind == TOO_SHORT
-    hca.note("receive_error", qpn=qp.handle, index=recv.wqe_counter, why=str(error))
+    hca.note("receive_error", qpn=qp.handle, index=recv.wqe_counter, why=reason)
     syndrome = completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION
     if not completion.fail_receive(hca, qp, recv, syndrome) or not too_short:
-        enter_error(hca, qp, str(error))
+        enter_error(hca, qp, reason)
 
 
 def receive_multicast(hca: Hca, port_number: int, packet: Packet) -> None:

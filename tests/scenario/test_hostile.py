@@ -9,7 +9,6 @@ from firmware.commands.srq import destroy_xrc_srq
 from firmware.memory import AccessError, find_key, translate
 from firmware.model.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK, Mkey
 from firmware.model.pages import packed
-from firmware.model.timers import Timer, TimerHeap
 from firmware.transport.completion import FLUSH_BUDGET
 from tests.scenario.test_umr import REGISTER, entries, free_key, register, umr
 from tests.scenario.test_xrc import segment, xrc
@@ -128,16 +127,6 @@ def test_a_small_request_cannot_make_a_large_table() -> None:
     umr(a, mkey, mask=REGISTER, payload=entries([0x10_0000] * 8), offset=0xFFFC, log_page_size=12, len=4096)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
     assert len(mkey.mtts) == 0
-
-
-def test_due_timers_share_steps() -> None:
-    heap = TimerHeap()
-    ran: list[int] = []
-    for number in range(40):
-        heap.arm(Timer(lambda now, number=number: ran.append(number)), number)  # type: ignore[misc]
-    heap.run(100, 16)
-    assert ran == list(range(16))
-    assert heap.next_deadline() == 16
 
 
 def test_a_long_receive_queue_is_flushed_in_parts() -> None:

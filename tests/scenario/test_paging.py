@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from firmware import paging
 from firmware.memory import PageFault, direct, find_key, translate
-from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey, nobody
-from firmware.transport import state
+from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey
+from firmware.transport import engine, state
 from tests.scenario.tools import lose
 from tests.scenario.world import (
     ALL_RIGHTS,
@@ -97,7 +97,7 @@ def faults(card: Card) -> list[Fault]:
 
 def answer(card: Card, fault: Fault, good: bool = True) -> None:
     done = []
-    card.step(lambda: done.append(paging.answered(card.hca, fault.token, good)))
+    card.step(lambda: done.append(engine.page_fault_answered(card.hca, fault.token, good)))
     assert done == [True]
 
 
@@ -540,7 +540,7 @@ def test_no_more_requests_are_outstanding_than_the_event_queue_can_take(monkeypa
 
 def test_an_unknown_token_is_nobodys() -> None:
     world = World()
-    assert not paging.answered(world.a.hca, 1, True)
+    assert not engine.page_fault_answered(world.a.hca, 1, True)
 
 
 # ---- registration by work request ----
@@ -816,7 +816,7 @@ def test_a_queue_pair_goes_before_the_host_has_answered_its_faults(kind: str) ->
     card.step(lambda: state.destroy(card.hca, qp))
     card.hca.qps.remove(qp)
     (request,) = card.hca.page_faults.outstanding.values()
-    assert request.resume is nobody
+    assert paging.is_over(request)
     region.set(PRESENT)
     answer(card, fault)
     world.settle()

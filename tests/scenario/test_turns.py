@@ -80,7 +80,7 @@ def test_a_look_at_queues_in_error_leaves_some_for_the_next() -> None:
             end.post_recv()
     entries(world.a)
     world.now_ns += FLUSH_PERIOD_NS
-    world.a.step(lambda: world.a.hca.timers.run(world.now_ns))
+    world.a.step(lambda: engine.run_timers(world.a.hca))
     assert FLUSH_EFFECTS < entries(world.a) <= FLUSH_EFFECTS + FLUSH_BUDGET
     world.pass_time(5 * FLUSH_PERIOD_NS)
     assert [len(end.recv_cq.poll()) for end in ends] == [FLUSH_BUDGET] * 8

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from firmware.transport import engine
 from tests.scenario.world import Card, End, World
 from vhca.hw.effects import Transmit
 from vhca.wire.packet import Packet
@@ -34,7 +35,7 @@ def large_region(end: End, size: int) -> tuple[int, int]:
 def stall(world: World, end: End, ns: int = 400_000_000) -> None:
     """The host's process stood still: `end` sees its timers expire before it sees what waits on the cable."""
     world.now_ns += ns
-    end.card.step(lambda: end.card.hca.timers.run(world.now_ns))
+    end.card.step(lambda: engine.run_timers(end.card.hca))
 
 
 class Steps:

@@ -586,7 +586,7 @@ class World:
         for card in (self.a, self.b):
             deadline = card.hca.timers.next_deadline()
             if deadline is not None and deadline <= self.now_ns:
-                card.step(lambda card=card: card.hca.timers.run(self.now_ns))  # type: ignore[misc]
+                card.step(lambda card=card: engine.run_timers(card.hca))  # type: ignore[misc]
         return True
 
     def pass_time(self, span_ns: int) -> None:

@@ -5,7 +5,8 @@ import pytest
 from firmware.kernel import Kernel
 from firmware.memory import AccessError, PageFault, direct, translate
 from firmware.model.hca import NULL_MKEY, Hca
-from firmware.model.objects import LOCAL_READ, PageRequest
+from firmware.model.objects import LOCAL_READ, PageRequest, Waiter, WaitKind
+from firmware.transport import engine
 from tests.support.driver import CommandFailed, Driver
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.caps import CapType, CmdHcaCap
@@ -139,11 +140,13 @@ def resume(token: int, error: int = 0) -> cmd.PageFaultResumeIn:
     return cmd.PageFaultResumeIn(fault_token_47_32=token >> 32, fault_token_31_0=token & 0xFFFFFFFF, error=error)
 
 
-def test_an_answer_reaches_who_waits_and_only_once(driver: Driver) -> None:
+def test_an_answer_reaches_who_waits_and_only_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     hca = hca_of(driver)
     answers: list[bool] = []
+    waiter = Waiter(WaitKind.REQUEST, None, None, None, "")
+    monkeypatch.setitem(engine._RESUME, WaitKind.REQUEST, lambda hca, waiter, good: answers.append(good))
     token = 0x1234_89AB_CDEF
-    hca.page_faults.outstanding[token] = PageRequest(0x1000, 0x2000, 1, 0, answers.append)
+    hca.page_faults.outstanding[token] = PageRequest(0x1000, 0x2000, 1, 0, waiter)
     driver.run(Op.PAGE_FAULT_RESUME, resume(token))
     assert answers == [True]
     with pytest.raises(CommandFailed) as refused:
