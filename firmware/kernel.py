@@ -7,6 +7,7 @@ from firmware.agents import Agents
 from firmware.model.hca import EVENT_COMMAND, Hca
 from firmware.model.rings import RecordlessSendQueue
 from firmware.queues import cq_doorbell, eq_doorbell, post_event
+from firmware.snapshot import dump, load, outside_of
 from firmware.transport.engine import packet_in, ring, run_timers, turn
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
@@ -35,6 +36,16 @@ class Kernel:
     def __init__(self, hardware: Hardware) -> None:
         self.hca = Hca(hardware)
         self.agents = Agents(self.hca)
+        self._outside = outside_of(self.hca)
+
+    def dump(self) -> bytes:
+        """The whole state, between two steps; see :mod:`firmware.snapshot`."""
+        self.hca.out = []
+        return dump((self.hca, self.agents), self._outside)
+
+    def restore(self, image: bytes) -> None:
+        """Go on from where another program, or this one, was at its :meth:`dump`."""
+        self.hca, self.agents = load(image, self._outside)
 
     def handle(self, event: Event, now_ns: int, out: Effects) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""

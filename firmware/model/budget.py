@@ -49,10 +49,10 @@ class Budget:
     :ivar most: the highest `used` so far.
     """
 
-    __slots__ = ("_ask", "limit", "most", "used")
+    __slots__ = ("ask", "limit", "most", "used")
 
     def __init__(self, ask: Callable[[], int]) -> None:
-        self._ask = ask
+        self.ask = ask
         self.used = 0
         self.most = 0
         self.limit = ask()
@@ -66,7 +66,7 @@ class Budget:
         """Charge so many bytes; False, and nothing is charged, if that is more than is left."""
         if self.used + amount > self.limit:
             # The machine may have more memory than when the card was reset.
-            self.limit = self._ask()
+            self.limit = self.ask()
             if self.used + amount > self.limit:
                 return False
         self.charge(amount)
@@ -85,4 +85,4 @@ class Budget:
     def clear(self) -> None:
         """All is gone (reset)."""
         self.used = 0
-        self.limit = self._ask()
+        self.limit = self.ask()

@@ -61,7 +61,7 @@ def test_a_card_without_memory_keeps_no_packet() -> None:
     world, a, b, _ = crowded()
     budget = b.card.hca.budget
     budget.limit = budget.used
-    budget._ask = lambda: budget.limit
+    budget.ask = lambda: budget.limit
     a.write(a.buffer(100), 100, b.buffer(100), b.card.key)
     world.deliver(1)
     assert b.qp.backlog is not None
@@ -123,7 +123,7 @@ def test_a_card_whose_memory_is_used_to_the_byte_fetches_one_work_request_at_a_t
     world.fault = lambda packet: []
     budget = a.card.hca.budget
     budget.limit = budget.used
-    budget._ask = lambda: budget.limit
+    budget.ask = lambda: budget.limit
     for _ in range(3):
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=False)
     a.ring()

@@ -259,6 +259,9 @@ class Layout(_Base, metaclass=LayoutMeta, partial=True):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[bytes]]:
+        return type(self).from_bytes, (bytes(self),)
+
 
 def _rows(view: Layout, zeros: bool, prefix: str) -> Iterator[tuple[str, str, str]]:
     for field in view.fields():

@@ -134,7 +134,7 @@ def limited(guest: Guest, left: int) -> None:
     """So many bytes are left."""
     budget = guest.hca.budget
     budget.limit = budget.used + left
-    budget._ask = lambda: budget.limit
+    budget.ask = lambda: budget.limit
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_packets_that_wait_are_charged_and_dropped_when_there_is_no_memory() -> 
     first = backlog.first_part(hca, b.qp, packet, 300)
     assert (first.count, hca.budget.used - before) == (1, 2 * 256 + 512)
     hca.budget.limit = hca.budget.used + 3 * 256 + 511
-    hca.budget._ask = lambda: hca.budget.limit
+    hca.budget.ask = lambda: hca.budget.limit
     backlog.add(hca, b.qp, packet)
     assert hca.count["rx_drop_card_memory"] == 1
     hca.budget.limit += 1
