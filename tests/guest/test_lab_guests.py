@@ -235,3 +235,15 @@ def test_a_guest_that_prints_without_end_stays_usable(lab: Lab) -> None:
     with pytest.raises(GuestError, match="printed more than"):
         guest.run(["cat", "/dev/zero"], timeout_s=120)
     assert guest.run(["echo", "there"], timeout_s=30).stdout == "there\n"
+
+
+def test_a_kernel_with_its_virtio_in_modules_has_share_and_network(share: Path, tmp_path: Path) -> None:
+    with Lab(guests=2, hcas_per_guest=0, kernel="6.1", share=share, log_dir=tmp_path) as lab:
+        assert lab.guests[0].run(["ls", "/mnt/share"], check=True).stdout.split() == sorted(os.listdir(share))
+        assert lab.guests[0].run(["ping", "-c", "1", "g1"]).returncode == 0
+
+
+def test_a_share_that_cannot_be_mounted_is_said(share: Path, tmp_path: Path) -> None:
+    lab = Lab(guests=1, hcas_per_guest=0, share=share, kernel_arguments="module_blacklist=9p", log_dir=tmp_path)
+    with pytest.raises(GuestError, match="g0: the shared folder could not be mounted; the kernel needs 9p"):
+        lab.start()

@@ -29,6 +29,8 @@ for word in $(cat /proc/cmdline); do
     vhca.net=*) net=${word#*=} ;;
     esac
 done
+# Some kernels have these as modules; without them there is no network and no shared folder either.
+[ -d /sys/class/virtio-ports ] && [ -n "$(ls /sys/class/virtio-ports)" ] || modprobe -q -a virtio_pci virtio_console
 hostname "g$index"
 {
     echo "127.0.0.1 localhost"
@@ -51,8 +53,6 @@ if [ -n "$share" ]; then
         echo "vhca: the shared folder could not be mounted" >/dev/console
 fi
 cd /root
-# a kernel of one's own may have these as modules
-[ -d /sys/class/virtio-ports ] && [ -n "$(ls /sys/class/virtio-ports)" ] || modprobe -q -a virtio_pci virtio_console
 port=
 for place in /sys/class/virtio-ports/*; do
     [ "$(cat "$place/name")" = vhca.agent ] && port=/dev/${place##*/}

@@ -220,7 +220,7 @@ class Guest:
 
     def _came_back(self, boots: int, timeout_s: float | None) -> None:
         self._wait_up(timeout_s if timeout_s is not None else self._lab.boot_timeout_s, boots)
-        self._lab._load_drivers(self)
+        self._lab._make_ready(self)
 
     @property
     def alive(self) -> bool:
@@ -497,9 +497,12 @@ class Lab:
 
     def _bring_up(self, guest: Guest) -> None:
         guest._wait_up(self.boot_timeout_s)
-        self._load_drivers(guest)
+        self._make_ready(guest)
 
-    def _load_drivers(self, guest: Guest) -> None:
+    def _make_ready(self, guest: Guest) -> None:
+        if self.share is not None and guest.run(["grep", "-q", " /mnt/share 9p ", "/proc/mounts"]).returncode:
+            what = "the shared folder could not be mounted; the kernel needs 9p and 9pnet_virtio for that"
+            raise guest._explained(GuestError(f"{guest.name}: {what}"))
         if self.autoload and guest.hcas:
             try:
                 guest.run(["modprobe", "-a", *HCA_MODULES], timeout_s=self.boot_timeout_s, check=True)
