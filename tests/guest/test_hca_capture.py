@@ -74,7 +74,7 @@ def test_the_third_write_is_lost_as_the_page_says(
 ) -> None:
     """The example of docs/fabric.md, as it is written there: the packet is where it was sent, and sent again."""
     page = (Path(__file__).parents[2] / "docs" / "fabric.md").read_text("utf-8")
-    (code,) = re.findall(r"^## Faults$.*?^```python\n(.*?)^```$", page, re.S | re.M)
+    (code,) = re.findall(r"^## Faults$.*?^```python lab\n(.*?)^```$", page, re.S | re.M)
     before, traffic, after = code.partition(code.splitlines(keepends=True)[3])
     assert traffic.startswith("...")
     for guest in guest_pair:
@@ -101,3 +101,25 @@ def test_the_third_write_is_lost_as_the_page_says(
     assert sent.count(lost) == 2
     assert arrived.count(lost) == 1
     assert len(sent) == len(arrived) + 1
+
+
+def test_a_write_of_64_kib_is_sixteen_packets_and_an_acknowledgement(
+    lab: Lab, guest_pair: tuple[Guest, Guest], tshark: Tshark, tmp_path: Path
+) -> None:
+    """What docs/how-a-write-travels.md says of captures; the two ends write in turns, one WRITE at a time."""
+    for guest in guest_pair:
+        wait_port_active(guest)
+    exchange = Exchange("ib_write_lat", ("-d", DEVICE, "-F", "-s", "65536", "-n", "10"), "", str)
+    with lab.fabric.capture(tmp_path / "run.pcapng"):
+        ends = run_exchange(*guest_pair, exchange, next(_ports))
+    assert [end.returncode for end in ends] == [0, 0], ends
+    fields = ("frame.interface_name", "infiniband.bth.opcode", "infiniband.bth.psn")
+    rows = [tuple(row[name] for name in fields) for row in tshark.fields(tmp_path / "run.pcapng", *fields)]
+    firsts = [int(psn) for name, opcode, psn in rows if (name, opcode) == ("h1", "6")]
+    assert len(firsts) == 10
+    for first in firsts:
+        message = {str(first + number & 0xFFFFFF) for number in range(16)}
+        sent = [opcode for name, opcode, psn in rows if name == "h1" and psn in message and opcode in ("6", "7", "8")]
+        assert sent == ["6", *["7"] * 14, "8"]
+        answers = [psn for name, opcode, psn in rows if (name, opcode) == ("h0", "17") and psn in message]
+        assert answers == [str(first + 15 & 0xFFFFFF)]
