@@ -35,8 +35,11 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print one whole line."""
-        if self._quiet:
-            return
+        if not self._quiet:
+            self.insist(text)
+
+    def insist(self, text: str) -> None:
+        """Print one whole line, even if quiet: without it something could not be found again."""
         self._close_line()
         print(printable(text), file=self._stream, flush=True)
 

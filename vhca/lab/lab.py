@@ -536,7 +536,7 @@ class Lab:
                 self._socket_dir = None
             if self._wanted_log_dir is None and self.log_dir != Path() and self.log_dir.exists():
                 if self._failed or self._keep_logs:
-                    self._progress.say(f"the logs of this run are in {self.log_dir}")
+                    self._progress.insist(f"the logs of this run are in {self.log_dir}")
                 else:
                     shutil.rmtree(self.log_dir, ignore_errors=True)
 

@@ -163,3 +163,13 @@ def test_a_panic_has_a_status_of_its_own(
     for words in (_WARNS.headline, "g1: Kernel panic - not syncing: X", "Call Trace:", "/c.log"):
         assert words in said
     assert lab.stops == [True]
+
+
+@pytest.mark.parametrize(("guests", "words"), [("1", "starting 1 guest\n"), ("2", "starting 2 guests\n")])
+def test_one_guest_is_no_guests(
+    guests: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lab = _lab(lambda name, argv: (0, ""), tmp_path)
+    monkeypatch.setattr(run, "make_lab", lambda *_: lab)
+    assert main(["run", "--guests", guests, "--", "x"]) == 0
+    assert words in capfd.readouterr().err

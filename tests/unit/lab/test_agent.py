@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -90,7 +91,10 @@ def test_signals_reach_the_whole_command(client: AgentClient) -> None:
     inner = int(next(iter(process.stdout)))
     process.terminate()
     assert process.wait(20) == -signal.SIGTERM
-    with pytest.raises(CommandTimeout, match="said"):
+    name = re.escape(client.name)
+    with pytest.raises(
+        CommandTimeout, match=rf"^{name}: sh -c echo said; sleep 1000 did not end within 0\.3 s; .*\nsaid\n"
+    ):
         client.run(["sh", "-c", "echo said; sleep 1000"], timeout_s=0.3, cwd="/")
     assert not Path(f"/proc/{inner}").exists() or "Z" in Path(f"/proc/{inner}/stat").read_text().split()[2]
 

@@ -91,13 +91,16 @@ def test_a_machine_that_ends_is_explained_and_everything_is_taken_down(tmp_path:
 
 
 @pytest.mark.usefixtures("broken_machine")
-def test_logs_stay_after_a_failure_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_stay_after_a_failure_only_and_are_named_even_quietly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     lab = Lab(guests=1, hcas_per_guest=0, progress=Progress(quiet=True))
     with pytest.raises(GuestError, match="ended"):
         lab.start()
     assert (lab.log_dir / "g0-qemu.log").exists()
     assert list(tmp_path.iterdir()) == [lab.log_dir]
+    assert capsys.readouterr().err == f"the logs of this run are in {lab.log_dir}\n"
 
 
 @pytest.mark.usefixtures("broken_machine")
