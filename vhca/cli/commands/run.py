@@ -36,7 +36,7 @@ examples:
   vhca run --kernel arch/x86/boot/bzImage --modules . --timeout 5m -- rmmod mlx5_ib
   vhca run --capture run.pcapng -- sminfo
   vhca run --guests 2 --each --capture h1.pcapng --capture-port h1 -- sminfo
-  vhca run --memory 2G --append 'loglevel=7 dyndbg="module mlx5_ib +p"' -- dmesg
+  vhca run --memory 2G --append 'loglevel=7 mlx5_ib.dyndbg=+p' -- dmesg
   vhca run --console --append loglevel=7 -- modprobe ib_ipoib
   vhca run --gdb --kernel ~/linux -- sleep 1h
   vhca run --qemu-arg=-d --qemu-arg=guest_errors -- true
