@@ -290,3 +290,16 @@ def test_a_send_queue_that_cannot_be_read_is_not_flushed_again_and_again() -> No
     world.settle()
     assert len(a.send_cq.poll()) == FLUSH_BUDGET
     assert a.card.hca.count["dma_read_errors"] == 1
+
+
+def test_what_was_walked_before_a_step_is_not_charged_to_it() -> None:
+    world, a, b = pair()
+    a.card.hca.pieces = b.card.hca.pieces = 1 << 50
+    for number in range(3):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=number == 2)
+    # In one step, before any further turn.
+    assert sum("WRITE" in line for line in world.ladder) == 3
+    for _ in range(3):
+        a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
+    world.settle()
+    assert [completion.syndrome for completion in a.send_cq.poll()] == [0] * 6

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firmware.model.lists import FEW_ENTRIES
 from firmware.model.psn import distance, extend
 from firmware.model.qp import ST_RC, ST_UD
 from firmware.model.segment import packet_count, well_formed
@@ -138,6 +139,25 @@ def test_pointers_alone_are_a_list() -> None:
     body = b"".join(DataSegment(byte_count=9, lkey=6, addr=at).to_bytes() for at in (0x77, 0x99))
     decoded = parse(wqe(body, opcode=WqeOpcode.SEND), 3, 7, ST_RC)
     assert (decoded.inline, decoded.pieces, decoded.sges) == (None, None, [(0x77, 9, 6), (0x99, 9, 6)])
+
+
+@pytest.mark.parametrize(("texts", "pointers"), [(1, 3), (1, 4), (2, 3), (3, 3), (4, 1)])
+def test_a_long_mix_of_inline_data_and_pointers_stays_packed(texts: int, pointers: int) -> None:
+    parts: list[bytes | tuple[int, int, int]] = [b"text number %d" % number for number in range(texts)]
+    parts += [(0x1000 + number, 8 + number, 9) for number in range(pointers)]
+    parts = parts[1::2] + parts[::2]
+    body = b""
+    for part in parts:
+        if isinstance(part, bytes):
+            body += (0x80000000 | len(part)).to_bytes(4, "big") + part
+            body += bytes(-len(body) % 16)
+        else:
+            body += DataSegment(addr=part[0], byte_count=part[1], lkey=part[2]).to_bytes()
+    decoded = parse(wqe(body, opcode=WqeOpcode.SEND), 3, 7, ST_RC)
+    assert decoded.pieces is not None
+    assert list(decoded.pieces) == parts
+    assert list(decoded.sges) == [part for part in parts if not isinstance(part, bytes)]
+    assert isinstance(decoded.pieces, list) is (texts + pointers <= FEW_ENTRIES)
 
 
 @pytest.mark.parametrize(
