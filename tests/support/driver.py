@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from firmware import boot
 from vhca.chip.board import Board
-from vhca.hw.hardware import BoardInfo
+from vhca.hw.hardware import BoardInfo, FirmwareImage
 from vhca.hw.memory import FlatMemory
 from vhca.layout import Layout
 from vhca.sim.clock import VirtualClock
@@ -55,13 +55,13 @@ def board_info(**changes: object) -> BoardInfo:
 class Driver:
     """One card and its driver; `irqs` lists raised vectors, `cable.packets` what was sent."""
 
-    def __init__(self, memory_bytes: int = 64 << 20, **info: object) -> None:
+    def __init__(self, memory_bytes: int = 64 << 20, image: FirmwareImage = boot, **info: object) -> None:
         self.memory = FlatMemory(memory_bytes)
         self.clock = VirtualClock(1_000_000_000)
         self.irqs: list[int] = []
         self.later: list[object] = []
         self.cable = SentPackets()
-        self.board = Board("h0", board_info(**info), boot, self.memory, self.clock, self.irqs.append, self._defer)
+        self.board = Board("h0", board_info(**info), image, self.memory, self.clock, self.irqs.append, self._defer)
         self.board.plug(1, self.cable)
         # Without: the card has its turn only when run_deferred() is called.
         self.at_once = True

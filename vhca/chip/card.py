@@ -176,7 +176,6 @@ class Card:
         loop: Loop,
         image: FirmwareImage,
         on_power: Callable[[bool], None],
-        changes: dict[str, object] | None = None,
         memory_limit: int | None = None,
     ) -> None:
         self.name = name
@@ -196,7 +195,6 @@ class Card:
             device_memory_start=DEVICE_MEMORY_START,
             device_memory_bytes=DEVICE_MEMORY_BYTES,
             first_free_uar=FIRST_UAR,
-            options=dict(changes or {}),
         )
         self.config = pci_config()
         self.server = Server(socket_path, _LateDevice(self.config))

@@ -16,6 +16,7 @@ from typing import Final
 from vhca.chip.board import Board
 from vhca.chip.card import Card, CardFunction, load_firmware
 from vhca.chip.control import SOCKET_NAME, ControlSocket
+from vhca.chip.middleware import Middleware
 from vhca.chip.orders import Orders, refusal
 from vhca.fabric.capture import Capture
 from vhca.fabric.fabric import Fabric, PortStatus
@@ -171,7 +172,8 @@ class Rack:
     Beside them is the control socket ``rack.sock``, at which a running rack takes orders of the same user.
 
     `mkey` protects the ports against other guests, see :class:`vhca.fabric.fabric.Fabric`. `card_memory` is what the
-    objects of one card's guest may take of this process, in bytes; see :class:`vhca.chip.card.Card`.
+    objects of one card's guest may take of this process, in bytes; see :class:`vhca.chip.card.Card`. `middleware` puts
+    something around the programs of the cards; see :mod:`vhca.chip.middleware`.
 
     :ivar hcas: the cards.
     :ivar fabric: the switch, its links, the subnet manager, for any thread.
@@ -187,6 +189,7 @@ class Rack:
         logs: bool = True,
         mkey: int | None = None,
         card_memory: int | None = None,
+        middleware: Middleware | None = None,
     ) -> None:
         if hcas > MAX_CARDS:
             raise RackError(f"{hcas} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
@@ -206,7 +209,7 @@ class Rack:
         self.hcas: list[Card] = []
         for index in range(hcas):
             name = f"h{index}"
-            self.hcas.append(self._build(name, image))
+            self.hcas.append(self._build(name, image if middleware is None else middleware(name, image)))
 
     def _build(self, name: str, image: FirmwareImage) -> Card:
         port = self._subnet.add_port(name)

@@ -1,7 +1,7 @@
 """The board as the program on it sees it, and the program as the board sees it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from vhca.hw.effects import Effects
@@ -35,7 +35,6 @@ class BoardInfo:
     device_memory_start: int = 31 << 20
     device_memory_bytes: int = 256 << 10
     timer_khz: int = 1_000_000
-    options: dict[str, object] = field(default_factory=dict)
 
 
 class Hardware(Protocol):

@@ -1,0 +1,109 @@
+"""What can be put between a board and its program, and between the program and its memory.
+
+A board boots an image; an image that wraps another one is middleware: what it returns has the shape of
+:class:`vhca.hw.hardware.Firmware`, and what it hands to the program inside has the shape of
+:class:`vhca.hw.hardware.Hardware`. :class:`ProgramTap` and :class:`MemoryTap` pass everything on; derive from them what
+looks at it or changes it, and make the image with :func:`tapped`. ``Rack(middleware=...)`` says for which cards.
+"""
+
+from collections.abc import Callable, Mapping
+
+from vhca.hw.effects import Effects
+from vhca.hw.events import Event
+from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Hardware, TraceSink
+from vhca.hw.memory import Memory
+
+Middleware = Callable[[str, FirmwareImage], FirmwareImage]
+"""Name of a card and its image: the image that is booted instead."""
+
+
+class ProgramTap:
+    """A program that does what `inner` does."""
+
+    def __init__(self, inner: Firmware) -> None:
+        self.inner = inner
+
+    def handle(self, event: Event, now_ns: int, out: Effects) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        self.inner.handle(event, now_ns, out)
+
+    def next_deadline(self) -> int | None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.inner.next_deadline()
+
+    def on_timer(self, now_ns: int, out: Effects) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        self.inner.on_timer(now_ns, out)
+
+    def waiting(self) -> bool:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.inner.waiting()
+
+    def step(self, now_ns: int, out: Effects) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        self.inner.step(now_ns, out)
+
+    def inherit(self, old: Firmware) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`; the program that failed was wrapped in the same way."""
+        self.inner.inherit(old.inner if isinstance(old, ProgramTap) else old)
+
+    def counters(self) -> Mapping[str, int]:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.inner.counters()
+
+    def objects(self) -> Mapping[str, int]:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.inner.objects()
+
+
+class MemoryTap:
+    """A memory that does what `inner` does. A program reads; it writes by effects, which its board carries out."""
+
+    def __init__(self, inner: Memory) -> None:
+        self.inner = inner
+
+    def read(self, addr: int, size: int) -> bytes:
+        """See :class:`vhca.hw.memory.Memory`."""
+        return self.inner.read(addr, size)
+
+    def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
+        """See :class:`vhca.hw.memory.Memory`."""
+        self.inner.write(addr, data)
+
+
+class _Wrapped:
+    """The hardware with another memory."""
+
+    def __init__(self, inner: Hardware, memory: Memory) -> None:
+        self.memory = memory
+        self.device_memory: Memory = inner.device_memory
+        self.info: BoardInfo = inner.info
+        self.trace: TraceSink | None = inner.trace
+        self.memory_limit: Callable[[], int] = inner.memory_limit
+
+
+class _TappedImage:
+    def __init__(
+        self,
+        inner: FirmwareImage,
+        program: Callable[[Firmware], Firmware] | None,
+        memory: Callable[[Memory], Memory] | None,
+    ) -> None:
+        self._inner = inner
+        self._program = program
+        self._memory = memory
+
+    def power_up(self, hardware: Hardware) -> Firmware:
+        if self._memory is not None:
+            hardware = _Wrapped(hardware, self._memory(hardware.memory))
+        firmware = self._inner.power_up(hardware)
+        return firmware if self._program is None else self._program(firmware)
+
+
+def tapped(
+    image: FirmwareImage,
+    program: Callable[[Firmware], Firmware] | None = None,
+    memory: Callable[[Memory], Memory] | None = None,
+) -> FirmwareImage:
+    """The image with something put around its program, and around the memory that the program reads."""
+    return _TappedImage(image, program, memory)
