@@ -283,7 +283,10 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
                 return -1
         else:
             payload = b""
-        cost = max(size, count << LOG_PACKET_COST) + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
+        packets = count << LOG_PACKET_COST
+        cost = (size if size > packets else packets) + BURST_COST_BYTES
+        if hca.pieces != pieces:
+            cost += (hca.pieces - pieces) * PIECE_COST_BYTES
         requester.send_psn = psn + count
         if end:
             requester.burst_bytes = requester.burst_most

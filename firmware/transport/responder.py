@@ -202,10 +202,9 @@ def _check_single(responder: Responder, packet: Packet) -> None:
         raise RequestError(NAK_INVALID_REQUEST, "a READ or atomic is one packet without payload")
 
 
-def _check_enabled(qp: Qp, right: int, reason: str) -> None:
-    """Opcode support (9.7.4.1.4): is this kind of remote access enabled on the queue pair?"""
-    if not qp.remote_rights & right:
-        raise RequestError(NAK_INVALID_REQUEST, reason)
+def _unsupported(reason: str) -> RequestError:
+    """Opcode support (9.7.4.1.4): this kind of remote access is not enabled on the queue pair."""
+    return RequestError(NAK_INVALID_REQUEST, reason)
 
 
 def _check_receive(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> bool:
@@ -231,10 +230,9 @@ def _check_resources(responder: Responder) -> None:
         )
 
 
-def _check_length(fits: bool, reason: str) -> None:
+def _wrong_length(reason: str) -> RequestError:
     """Length (9.7.4.1.7), behind the check of the key, which looks at the whole range (9.7.4.1.6)."""
-    if not fits:
-        raise RequestError(NAK_INVALID_REQUEST, reason, wrong_access=True)
+    return RequestError(NAK_INVALID_REQUEST, reason, wrong_access=True)
 
 
 def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -247,20 +245,21 @@ def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     _check_sequence(responder, packet)
     if packet.start:
         offset, length, va = 0, packet.dma_length, packet.va
-        _check_enabled(qp, REMOTE_WRITE, "RDMA WRITE is not enabled")
+        if not qp.remote_rights & REMOTE_WRITE:
+            raise _unsupported("RDMA WRITE is not enabled")
     else:
         offset, length, va = responder.offset, responder.length, responder.va
     if takes_receive and not _check_receive(hca, qp, responder, packet):
         return
     if packet.start:
         mkey = remote_check(hca, qp, packet.rkey, va, length, REMOTE_WRITE, responder.domain)
-        _check_length(length <= MESSAGE_BYTES_MAX, "RETH.dma_length is above 2**31")
+        if length > MESSAGE_BYTES_MAX:
+            raise _wrong_length("RETH.dma_length is above 2**31")
         responder.rkey = packet.rkey
     else:
         mkey = responder.mkey
-    _check_length(
-        offset + size == length if end else offset + size <= length, "more or less data than RETH.dma_length says"
-    )
+    if offset + size > length or (end and offset + size != length):
+        raise _wrong_length("more or less data than RETH.dma_length says")
     if size:
         if offset:
             # The key may have been destroyed, invalidated or registered anew since the message began.
@@ -446,10 +445,12 @@ def _read(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     length = packet.dma_length
     va, rkey, domain = packet.va, packet.rkey, responder.domain
     _check_single(responder, packet)
-    _check_enabled(qp, REMOTE_READ, "RDMA READ is not enabled")
+    if not qp.remote_rights & REMOTE_READ:
+        raise _unsupported("RDMA READ is not enabled")
     _check_resources(responder)
     remote_check(hca, qp, rkey, va, length, REMOTE_READ, domain)
-    _check_length(length <= MESSAGE_BYTES_MAX, "RETH.dma_length is above 2**31")
+    if length > MESSAGE_BYTES_MAX:
+        raise _wrong_length("RETH.dma_length is above 2**31")
     count = packet_count(length, responder.mtu.bit_length() - 1)
     responder.epsn = (packet.psn + count) & PSN_MASK
     responder.msn = responder.msn + 1 & PSN_MASK
@@ -471,11 +472,13 @@ def _atomic(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """Compare-and-swap or fetch-and-add on 8 bytes of host memory, in host order (9.4.5)."""
     va = packet.va
     _check_single(responder, packet)
-    _check_enabled(qp, REMOTE_ATOMIC, "atomics are not enabled")
+    if not qp.remote_rights & REMOTE_ATOMIC:
+        raise _unsupported("atomics are not enabled")
     _check_resources(responder)
     mkey = remote_check(hca, qp, packet.rkey, va, 8, REMOTE_ATOMIC, responder.domain)
     assert mkey is not None
-    _check_length(not va & 7, "the address of an atomic is a multiple of 8")
+    if va & 7:
+        raise _wrong_length("the address of an atomic is a multiple of 8")
     original = int.from_bytes(remote_read(hca, mkey, va, 8), "little")
     if packet.op == FETCH_ADD:
         value = (original + packet.swap_add) & 0xFFFFFFFFFFFFFFFF
