@@ -10,7 +10,7 @@ from firmware.mads.packets import reply_packet, trap_packet
 from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
 from firmware.model.hca import Hca
-from firmware.model.timers import Timer, TimerHeap, TimerKind
+from firmware.model.timers import Timer, TimerKind
 from firmware.port import Port
 from firmware.queues import post_event
 from firmware.transport.port import pkeys_match, transmit
@@ -33,20 +33,21 @@ class Agents:
 
     def __init__(self, hca: Hca) -> None:
         self._hca = hca
-        # Port timers outlive a reset of the card.
-        self.timers = TimerHeap()
-        hca.management = self
+        self._chip = hca.chip
+        self.timers = self._chip.timers
+        self._chip.management = self
         self._power_on()
 
     def _power_on(self) -> None:
         """Start from nothing: no address, no table, no counter."""
-        self._sma = Sma(self._hca.info)
+        self._sma = Sma(self._chip.info)
         self.port_counters = {number: PortCounters() for number in self._sma.ports}
         self.ports = {number: Port(port, self.port_counters[number]) for number, port in self._sma.ports.items()}
         self._performance = PerformanceAgent(self.port_counters)
         self._training = {number: Timer(TimerKind.LINK_TRAINING, number) for number in self.ports}
         self._falling = {number: Timer(TimerKind.LINK_FALLING, number) for number in self.ports}
-        self._hca.ports = self.ports
+        self._chip.ports.clear()
+        self._chip.ports.update(self.ports)
 
     def run_timers(self, now_ns: int) -> None:
         """Do what is due at the ports."""

@@ -282,7 +282,7 @@ def read_segments(hca: Hca, segments: Sequence[BusSegment]) -> bytes:
 def _read(hca: Hca, addr: int, size: int) -> bytes:
     if addr < DEVICE_SPACE:
         return hca.memory.read(addr, size)
-    return hca.device_memory.read(addr - DEVICE_SPACE, size)
+    return hca.chip.memory.read(addr - DEVICE_SPACE, size)
 
 
 def _write(hca: Hca, addr: int, data: bytes | bytearray | memoryview) -> None:

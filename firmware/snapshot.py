@@ -24,7 +24,7 @@ def outside_of(hca: Hca) -> Outside:
     """What the board gave to this state."""
     return {
         "memory": hca.memory,
-        "device_memory": hca.device_memory,
+        "device_memory": hca.chip.memory,
         "info": hca.info,
         "trace": hca.trace,
         "memory_limit": hca.budget.ask,

@@ -41,7 +41,7 @@ def mad_ifc(hca: Hca, request: Command[cmd.MadIfcIn]) -> Layout:
     if view.plane_index:
         refuse(Status.BAD_PARAM, "plane_index: this card has no planes")
     port = find_port(hca, view.port)
-    reply = hca.management.local_mad(port.number, view.mad, ignore_mkey=bool(request.op_mod & IGNORE_MKEY))
+    reply = hca.chip.management.local_mad(port.number, view.mad, ignore_mkey=bool(request.op_mod & IGNORE_MKEY))
     if reply is None and view.mad[3] == METHOD_TRAP_REPRESS:
         # Taken; there is no response to it, and the driver looks for none.
         reply = view.mad
@@ -146,7 +146,7 @@ def _write_pcap(hca: Hca, data: bytes) -> bytes:
     view = _view(registers.PcapReg, data)
     port = find_port(hca, view.local_port)
     mask = int.from_bytes(view.port_capability_mask[:4], "big")
-    hca.management.set_capability_mask(port.number, mask)
+    hca.chip.management.set_capability_mask(port.number, mask)
     return data
 
 
@@ -161,7 +161,7 @@ def _write_paos(hca: Hca, data: bytes) -> bytes:
     if view.ase:
         if view.admin_status not in (PORT_UP, PORT_DOWN):
             refuse(Status.BAD_PARAM, "PAOS.admin_status: 1 up, 2 down")
-        hca.management.set_admin_state(port.number, view.admin_status == PORT_UP)
+        hca.chip.management.set_admin_state(port.number, view.admin_status == PORT_UP)
     return _read_paos(hca, data)
 
 
@@ -199,12 +199,12 @@ def _read_pvlc(hca: Hca, data: bytes) -> bytes:
 
 
 def _node_description(hca: Hca, data: bytes) -> bytes:
-    hca.management.set_node_description(_view(NodeDescReg, data).node_description)
+    hca.chip.management.set_node_description(_view(NodeDescReg, data).node_description)
     return data
 
 
 def _read_node_description(hca: Hca, data: bytes) -> bytes:
-    return NodeDescReg(node_description=hca.management.node_description()).to_bytes()
+    return NodeDescReg(node_description=hca.chip.management.node_description()).to_bytes()
 
 
 _REGISTERS = {

@@ -1,4 +1,4 @@
-"""The state of one card: its tables, ports, counters and timers, and the step that is being executed.
+"""The state of one PCI function: its tables, counters and timers, and the step that is being executed.
 
 `now_ns` and `out` belong to the step under way: :class:`firmware.kernel.Kernel` sets them before anything runs, every
 part appends its effects to `out` in order, and nothing keeps them afterwards.
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from firmware.model.budget import Budget
 from firmware.model.capabilities import LOG_RESERVED_QPN_MAX, LOG_RESERVED_QPNS, RESERVED_QPN_FIRST, Capabilities
+from firmware.model.chip import Chip
 from firmware.model.dct import Dct
 from firmware.model.graveyard import Graveyard
-from firmware.model.management import Management, Nobody
 from firmware.model.multicast import MulticastGroup
 from firmware.model.objects import (
     Cq,
@@ -51,9 +51,10 @@ class Hca:
     """Everything that a reset clears is made anew by :meth:`clear`; counters survive it."""
 
     def __init__(self, hardware: Hardware) -> None:
+        self.chip = Chip(hardware)
+        self.info: BoardInfo = self.chip.info
+        self.ports: Mapping[int, Port] = self.chip.ports
         self.memory: Memory = hardware.memory
-        self.device_memory: Memory = hardware.device_memory
-        self.info: BoardInfo = hardware.info
         self.trace = hardware.trace
         self.count: Counter[str] = Counter()
         self.now_ns = 0
@@ -71,8 +72,6 @@ class Hca:
         self.copies: deque[tuple[int, Packet, list[Qp]]] = deque()
         # Number of the last connection that an initiator made; resets do not turn it back.
         self.dc_connections = 0
-        self.ports: Mapping[int, Port] = {}
-        self.management: Management = Nobody()
         self.reset_state()
 
     def reset_state(self) -> None:

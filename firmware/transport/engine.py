@@ -191,14 +191,14 @@ def _management(hca: Hca, port: Port, number: int, packet: Packet) -> None:
         if packet.vl != MANAGEMENT_VL or packet.payload[1] not in SMP_CLASSES:
             hca.count["rx_drop_smp"] += 1
             return
-        if hca.management.smp_in(number, packet):
+        if hca.chip.management.smp_in(number, packet):
             return
     elif not port.active or packet.vl == MANAGEMENT_VL:
         hca.count["rx_drop_port_inactive"] += 1
         return
     qp = hca.special_qps.get((number, packet.dest_qp))
     if qp is None:
-        if not hca.management.unattended(number, packet):
+        if not hca.chip.management.unattended(number, packet):
             hca.count["rx_drop_no_management_qp"] += 1
             if packet.dest_qp == 0:
                 port.counters.vl15_dropped += 1

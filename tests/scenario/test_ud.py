@@ -151,7 +151,7 @@ def test_a_management_datagram_that_nobody_attends_may_be_taken_by_the_card(take
             asked.append(number)
             return taken
 
-    b.card.hca.management = Agents()
+    b.card.hca.chip.management = Agents()
     inject(world, b, dest_qp=1, service=UD, op=SEND, psn=0, payload=smp(4), qkey=0x80010000)
     assert asked == [1]
     assert b.card.hca.count["rx_drop_no_management_qp"] == (not taken)
@@ -341,7 +341,7 @@ def test_smp_for_the_agent_does_not_reach_the_host() -> None:
             seen.append(packet)
             return True
 
-    world.b.hca.management = Agents()
+    world.b.hca.chip.management = Agents()
     for _ in range(2):
         b.post_recv(b.buffer(296), 296)
     a.datagram(a.buffer(smp(method=1)), 256, 2, 0, qkey=0)

@@ -125,7 +125,8 @@ class ControlSocket:
             if not self._run(self._serve, sock):
                 sock.setblocking(False)
                 with contextlib.suppress(OSError):
-                    sock.send(self._too_many + b"\n")
+                    if not self._stopping.is_set():
+                        sock.send(self._too_many + b"\n")
                 sock.close()
 
     def _serve(self, sock: socket.socket) -> None:

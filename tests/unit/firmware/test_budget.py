@@ -234,6 +234,8 @@ def test_a_request_with_a_long_list_takes_no_more_than_it_is_charged(mixed: bool
     inline = (1 << 31 | 1).to_bytes(4, "big") + bytes(12)
     body = head + (segment + inline) * 28 if mixed else head + segment * 57
     count = 32
+    # What is made once, by us or by who measures coverage, is not the requests'.
+    a.post(WqeOpcode.RDMA_WRITE, body)
     used = charged(a)
     gc.collect()
     tracemalloc.start()
@@ -245,7 +247,7 @@ def test_a_request_with_a_long_list_takes_no_more_than_it_is_charged(mixed: bool
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert len(a.qp.requester.pending) == count
+    assert len(a.qp.requester.pending) == count + 1
     assert charged(a) - used == count * WORK_REQUEST_BYTES
     assert taken <= count * WORK_REQUEST_BYTES
 

@@ -26,7 +26,7 @@ def test_a_program_goes_on_where_it_was_dumped() -> None:
     kernel.restore(image)
     assert driver.board.objects()["pd"] == 1
     assert kernel.agents.ports[1].managed.cable_up
-    assert kernel.hca.management is kernel.agents
+    assert kernel.hca.chip.management is kernel.agents
     assert kernel.hca.ports[1] is kernel.agents.ports[1]
     driver.run(Op.DEALLOC_PD, cmd.DeallocPdIn(pd=pd))
 
