@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from vhca.management.mkey import MKeyGuard
-from vhca.management.subnet import may_move
 from vhca.wire import smp
 from vhca.wire.connectx.eqe import PortChangeSubtype
 from vhca.wire.smp import PortInfo
@@ -168,13 +167,9 @@ class Port:
             self._fall()
 
     def move(self, state: int) -> list[PortEvent]:
-        """Armed or Active, where the state machine allows it; the caller checked :meth:`may_move`."""
+        """Armed or Active, where the state machine allows it; the caller has checked that."""
         self.info.port_state = state
         return [PortEvent(self.number, EVENT_ACTIVE)] if state == smp.PORT_ACTIVE else []
-
-    def may_move(self, state: int) -> bool:
-        """Tell whether a manager may set PortState to `state` now (14.2.5.6)."""
-        return may_move(self.info.port_state, state)
 
     def _fall(self) -> list[PortEvent]:
         info = self.info

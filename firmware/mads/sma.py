@@ -8,7 +8,6 @@ DEVIATION: a trap is sent once, not repeated until it is repressed; subnet manag
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 from firmware.mads.port import (
@@ -23,7 +22,8 @@ from firmware.mads.port import (
     PortEvent,
 )
 from vhca.hw.hardware import BoardInfo
-from vhca.management.refusal import count_by_number, response_method
+from vhca.management.agent import SubnetAgent, link_order, pack_sl_to_vl, settings_valid, unpack_sl_to_vl
+from vhca.management.refusal import count_by_number
 from vhca.management.subnet import (
     apply_link_settings,
     ext_port_info,
@@ -31,7 +31,6 @@ from vhca.management.subnet import (
     for_agent,
     is_answered,
     is_smp,
-    link_settings_valid,
     port_of,
 )
 from vhca.wire import mad as madwire
@@ -43,25 +42,25 @@ from vhca.wire.smp import NodeInfo, PortInfo
 _OK: Final = madwire.STATUS_OK
 _INVALID: Final = madwire.STATUS_INVALID_FIELD
 
-_Get = Callable[[Port, Smp], int]
-_Set = Callable[[Port, Smp, list[PortEvent]], int]
-
 
 def owns(mad: bytes) -> bool:
     """Tell whether an SMP from the wire is for the agent; anything else on QP0 is for a manager on the host."""
     return is_smp(mad) and for_agent(mad)
 
 
-class Sma:
+class Sma(SubnetAgent[Port]):
     """Agent of all ports of one card."""
 
     def __init__(self, info: BoardInfo) -> None:
+        super().__init__()
         self.board = info
         self.node_description = _first_description(info)
         self.ports = {number: Port(number, guid) for number, guid in enumerate(info.port_guids, 1)}
         self.counters: Counter[str] = Counter()
-        self._trap_tid = 0
-        self._getters: dict[int, _Get] = {
+        # Of the request at hand: what the driver must hear.
+        self._events: list[PortEvent] = []
+        self._reregister = 0
+        self.getters = {
             smpwire.NODE_DESCRIPTION: self._get_node_description,
             smpwire.NODE_INFO: self._get_node_info,
             smpwire.GUID_INFO: self._get_guid_info,
@@ -72,7 +71,7 @@ class Sma:
             smpwire.VENDOR_DIAG: self._get_vendor_diag,
             smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info,
         }
-        self._setters: dict[int, _Set] = {
+        self.setters = {
             smpwire.GUID_INFO: self._set_guid_info,
             smpwire.PORT_INFO: self._set_port_info,
             smpwire.P_KEY_TABLE: self._set_pkey_table,
@@ -144,11 +143,10 @@ class Sma:
             self.counters["smp_no_reply"] += 1
             return None, []
         events: list[PortEvent] = []
+        self._events = events
         writing = request.method == madwire.METHOD_SET
-        status = self._execute(state, request, events)
+        status = self.respond(state, request)
         state.host_wrote |= ignore_mkey and writing and not status
-        request.method = response_method(request.method)
-        request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
         return request.to_bytes(), events
 
     @staticmethod
@@ -164,31 +162,9 @@ class Sma:
             return True
         return request.hop_pointer == request.hop_count + 1
 
-    def _execute(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
-        if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
-            return madwire.STATUS_BAD_VERSION
-        attr_id = request.attr_id
-        if request.method not in (madwire.METHOD_GET, madwire.METHOD_SET):
-            return madwire.STATUS_UNSUPPORTED_METHOD
-        getter = self._getters.get(attr_id)
-        if getter is None:
-            count_by_number(self.counters, "smp_unsupported_attribute", attr_id)
-            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
-        if request.method == madwire.METHOD_GET:
-            request.data = bytes(64)
-            return getter(port, request)
-        setter = self._setters.get(attr_id)
-        if setter is None:
-            # Both are known, but not together (13.4.7).
-            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
-        wanted = request.data
-        status = setter(port, request, events) or getter(port, request)
-        if attr_id == smpwire.PORT_INFO and not status:
-            # The reply is what Get gives now, with the ClientReregister bit echoed (14.2.5.6).
-            reply = PortInfo.from_bytes(request.data)
-            reply.client_reregister = PortInfo.from_bytes(wanted).client_reregister
-            request.data = reply.to_bytes()
-        return status
+    def unknown(self, attribute: int) -> None:
+        """See :class:`vhca.management.agent.SubnetAgent`."""
+        count_by_number(self.counters, "smp_unsupported_attribute", attribute)
 
     # Get
 
@@ -232,6 +208,8 @@ class Sma:
         info = PortInfo.from_bytes(target.info.to_bytes())
         info.mkey = target.guard.shown_to(request.mkey)
         info.local_port_num = port.number
+        if request.method == madwire.METHOD_SET:
+            info.client_reregister = self._reregister
         request.data = info.to_bytes()
         return _OK
 
@@ -242,9 +220,7 @@ class Sma:
         return _OK
 
     def _get_sl_to_vl(self, port: Port, request: Smp) -> int:
-        table = port.sl_to_vl
-        packed = bytes(table[sl] << 4 | table[sl + 1] for sl in range(0, 16, 2))
-        request.data = packed.ljust(64, b"\0")
+        request.data = pack_sl_to_vl(port.sl_to_vl)
         return _OK
 
     def _get_vl_arbitration(self, port: Port, request: Smp) -> int:
@@ -267,30 +243,30 @@ class Sma:
 
     # Set: check everything, then change everything
 
-    def _set_guid_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+    def _set_guid_info(self, port: Port, request: Smp) -> int:
         if request.attr_mod * smpwire.GUIDS_PER_BLOCK >= GUID_CAP:
             return _INVALID
         # Entry 0 is burnt in (14.2.5.5).
         guids = [port.guid, *smpwire.unpack_guids(request.data)[1:]]
         if guids != port.guids:
             port.guids = guids
-            events.append(PortEvent(port.number, EVENT_GUID))
+            self._events.append(PortEvent(port.number, EVENT_GUID))
         return _OK
 
-    def _set_pkey_table(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+    def _set_pkey_table(self, port: Port, request: Smp) -> int:
         if (request.attr_mod & 0xFFFF) * smpwire.P_KEYS_PER_BLOCK >= PARTITION_CAP:
             return _INVALID
         pkeys = smpwire.unpack_words(request.data)[:PARTITION_CAP]
         if pkeys != port.pkeys:
             port.pkeys = pkeys
-            events.append(PortEvent(port.number, EVENT_PKEY))
+            self._events.append(PortEvent(port.number, EVENT_PKEY))
         return _OK
 
-    def _set_sl_to_vl(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
-        port.sl_to_vl = [nibble for byte in request.data[:8] for nibble in (byte >> 4, byte & 15)]
+    def _set_sl_to_vl(self, port: Port, request: Smp) -> int:
+        port.sl_to_vl = unpack_sl_to_vl(request.data)
         return _OK
 
-    def _set_vl_arbitration(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+    def _set_vl_arbitration(self, port: Port, request: Smp) -> int:
         block = request.attr_mod >> 16
         if block == 1:
             port.vl_arbitration_low = request.data[: 2 * port.info.vl_arbitration_low_cap]
@@ -300,7 +276,7 @@ class Sma:
             return _INVALID
         return _OK
 
-    def _set_port_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+    def _set_port_info(self, port: Port, request: Smp) -> int:
         target = self._selected(port, port_of(request.attr_mod))
         if target is None:
             return _INVALID
@@ -313,16 +289,18 @@ class Sma:
         prefix = info.gid_prefix
         _apply_port_info(info, wanted, request.attr_mod)
         if (info.lid, info.lmc, info.sm_lid, info.sm_sl) != addresses:
-            events.append(PortEvent(number, EVENT_LID))
+            self._events.append(PortEvent(number, EVENT_LID))
         if info.gid_prefix != prefix:
-            events.append(PortEvent(number, EVENT_GUID))
+            self._events.append(PortEvent(number, EVENT_GUID))
         if wanted.client_reregister:
             # Before the port becomes active: who hears of that finds its registrations already marked as lost.
-            events.append(PortEvent(number, EVENT_CLIENT_REREGISTER))
-        _move_port(target, wanted, events)
+            self._events.append(PortEvent(number, EVENT_CLIENT_REREGISTER))
+        _move_port(target, wanted, self._events)
+        # The reply is what Get gives now, with the ClientReregister bit echoed (14.2.5.6).
+        self._reregister = wanted.client_reregister
         return _OK
 
-    def _set_ext_port_info(self, port: Port, request: Smp, events: list[PortEvent]) -> int:
+    def _set_ext_port_info(self, port: Port, request: Smp) -> int:
         target = self._selected(port, request.attr_mod)
         wanted = None if target is None else ext_port_wanted(target.ext_speed_enabled, request.data)
         if target is None or wanted is None:
@@ -336,24 +314,10 @@ class Sma:
         lid = port.lid.to_bytes(2, "big")
         mask = port.info.capability_mask.to_bytes(4, "big")
         local = 1 if change_flags else 0
-        notice = madwire.Notice(
-            is_generic=1,
-            type=madwire.NOTICE_TYPE_INFORMATION,
-            producer_type=madwire.PRODUCER_CA,
-            trap_number=madwire.TRAP_CAPABILITY_CHANGE,
-            issuer_lid=port.lid,
-            details=(bytes(2) + lid + bytes((0, local)) + mask + bytes((0, change_flags))).ljust(54, b"\0"),
+        details = bytes(2) + lid + bytes((0, local)) + mask + bytes((0, change_flags))
+        return self.trap(
+            madwire.TRAP_CAPABILITY_CHANGE, madwire.NOTICE_TYPE_INFORMATION, madwire.PRODUCER_CA, port.lid, details
         )
-        self._trap_tid += 1
-        return Smp(
-            base_version=1,
-            mgmt_class=madwire.CLASS_SUBN_LID,
-            class_version=1,
-            method=madwire.METHOD_TRAP,
-            tid=self._trap_tid,
-            attr_id=madwire.ATTR_NOTICE,
-            data=notice.to_bytes()[:64],
-        ).to_bytes()
 
 
 def _first_description(info: BoardInfo) -> bytes:
@@ -370,13 +334,7 @@ def _port_info_valid(port: Port, wanted: PortInfo, attr_mod: int) -> bool:
     return (
         _unicast(wanted.lid)
         and (_unicast(wanted.sm_lid) or wanted.sm_lid == PERMISSIVE_LID)
-        and link_settings_valid(info, wanted, attr_mod)
-        and wanted.neighbor_mtu <= info.mtu_cap
-        and wanted.operational_vls <= info.vl_cap
-        and wanted.port_state <= smpwire.PORT_ACTIVE
-        and port.may_move(wanted.port_state)
-        and wanted.port_physical_state <= smpwire.PHYS_DISABLED
-        and (not wanted.port_physical_state or wanted.port_state in (smpwire.PORT_NOP, smpwire.PORT_DOWN))
+        and settings_valid(info, wanted, attr_mod)
         and wanted.link_down_default_state <= smpwire.PHYS_POLLING
     )
 
@@ -409,12 +367,12 @@ def _apply_port_info(info: PortInfo, wanted: PortInfo, attr_mod: int) -> None:
 
 
 def _move_port(port: Port, wanted: PortInfo, events: list[PortEvent]) -> None:
-    physical = wanted.port_physical_state
-    if physical in (smpwire.PHYS_SLEEP, smpwire.PHYS_DISABLED):
+    order = link_order(port.state, wanted)
+    if order == "disable":
         events += port.disable()
-    elif physical == smpwire.PHYS_POLLING:
+    elif order == "poll":
         events += port.poll()
-    elif wanted.port_state == smpwire.PORT_DOWN:
+    elif order == "down":
         events += port.bounce()
-    elif wanted.port_state > smpwire.PORT_INIT and wanted.port_state != port.state:
+    elif order == "move":
         events += port.move(wanted.port_state)

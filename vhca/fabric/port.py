@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.link import LinkEnd
 from vhca.management.performance import PortCounters
-from vhca.management.subnet import LINK_CHANGE_NS, may_move
+from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
 from vhca.wire.smp import PortInfo
@@ -113,10 +113,6 @@ class SwitchPort:
     def move(self, state: int) -> None:
         """Armed or Active, by order of the manager."""
         self._set_state(state, self.info.port_physical_state)
-
-    def may_move(self, state: int) -> bool:
-        """Tell whether a manager may set PortState to `state` now (7.2)."""
-        return may_move(self.info.port_state, state)
 
     def retrain(self, disabled: bool) -> None:
         """Take the link down, once the answer to who ordered it is out; it trains again unless it is `disabled`.

@@ -7,19 +7,18 @@ and that a Set is done as a whole or not at all.
 from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort
+from vhca.management.agent import SubnetAgent, link_order, pack_sl_to_vl, settings_valid, unpack_sl_to_vl
 from vhca.management.mkey import MKeyGuard
-from vhca.management.refusal import response_method
 from vhca.management.subnet import (
     apply_link_settings,
     ext_port_info,
     ext_port_wanted,
     is_answered,
-    link_settings_valid,
     port_of,
 )
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
-from vhca.wire.mad import METHOD_GET, METHOD_SET, STATUS_INVALID_FIELD, STATUS_OK, Smp
+from vhca.wire.mad import METHOD_SET, STATUS_INVALID_FIELD, STATUS_OK, Smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, SEND, UD, Packet
 from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
 
@@ -31,10 +30,11 @@ _VENDOR_ID: Final = 0x0002C9
 _DEVICE_ID: Final = 0xCB20
 
 
-class SwitchAgent:
+class SwitchAgent(SubnetAgent[SwitchPort]):
     """Agent of one switch."""
 
     def __init__(self, switch: "Switch") -> None:
+        super().__init__()
         self.switch = switch
         self.info = SwitchInfo(
             linear_fdb_cap=MULTICAST_LID_FIRST,
@@ -44,7 +44,32 @@ class SwitchAgent:
         )
         # The key of a switch is that of its port 0 (14.2.4).
         self.guard = MKeyGuard(switch.ports[0].info)
-        self._trap_tid = 0
+        self.getters = {
+            smpwire.NODE_INFO: self._get_node_info,
+            smpwire.NODE_DESCRIPTION: self._get_node_description,
+            smpwire.SWITCH_INFO: self._get_switch_info,
+            smpwire.PORT_INFO: self._get_port_info,
+            smpwire.GUID_INFO: self._get_guid_info,
+            smpwire.P_KEY_TABLE: self._get_pkey_table,
+            smpwire.SL_TO_VL: self._get_sl_to_vl,
+            smpwire.VL_ARBITRATION: self._get_vl_arbitration,
+            smpwire.LINEAR_FORWARDING_TABLE: self._get_linear_table,
+            smpwire.MULTICAST_FORWARDING_TABLE: self._get_multicast_table,
+            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info,
+            smpwire.SOURCE_LIDS: self._get_source_lids,
+        }
+        self.setters = {
+            smpwire.SWITCH_INFO: self._set_switch_info,
+            smpwire.PORT_INFO: self._set_port_info,
+            # The table cannot be changed, and says so by what it shows.
+            smpwire.P_KEY_TABLE: self._get_pkey_table,
+            smpwire.SL_TO_VL: self._set_sl_to_vl,
+            smpwire.VL_ARBITRATION: self._set_vl_arbitration,
+            smpwire.LINEAR_FORWARDING_TABLE: self._set_linear_table,
+            smpwire.MULTICAST_FORWARDING_TABLE: self._set_multicast_table,
+            smpwire.MLNX_EXT_PORT_INFO: self._set_ext_port_info,
+            smpwire.SOURCE_LIDS: self._set_source_lids,
+        }
 
     def state_change_trap(self) -> Packet | None:
         """Note that a port changed; gives the trap 128 for the manager, None if there is none yet."""
@@ -52,25 +77,14 @@ class SwitchAgent:
         zero = self.switch.ports[0].info
         if not zero.sm_lid or not zero.lid:
             return None
-        self._trap_tid += 1
-        notice = madwire.Notice(
-            is_generic=1,
-            type=madwire.NOTICE_TYPE_URGENT,
-            producer_type=madwire.PRODUCER_SWITCH,
-            trap_number=madwire.TRAP_LINK_STATE_CHANGE,
-            issuer_lid=zero.lid,
-            details=zero.lid.to_bytes(2, "big").ljust(54, b"\0"),
+        trap = self.trap(
+            madwire.TRAP_LINK_STATE_CHANGE,
+            madwire.NOTICE_TYPE_URGENT,
+            madwire.PRODUCER_SWITCH,
+            zero.lid,
+            zero.lid.to_bytes(2, "big"),
         )
-        trap = Smp(
-            base_version=1,
-            mgmt_class=madwire.CLASS_SUBN_LID,
-            class_version=1,
-            method=madwire.METHOD_TRAP,
-            tid=self._trap_tid,
-            attr_id=madwire.ATTR_NOTICE,
-            data=notice.to_bytes()[:64],
-        )
-        return Packet(zero.sm_lid, zero.lid, UD, SEND, 0, 0, trap.to_bytes(), mtu=256, sl=zero.sm_sl, vl=MANAGEMENT_VL)
+        return Packet(zero.sm_lid, zero.lid, UD, SEND, 0, 0, trap, mtu=256, sl=zero.sm_sl, vl=MANAGEMENT_VL)
 
     def handle(self, port: SwitchPort, mad: bytes) -> bytes | None:
         """Answer one SMP request that arrived at `port`; None if it deserves no answer."""
@@ -82,97 +96,60 @@ class SwitchAgent:
             return None
         if not answered:
             return None
-        status = self._execute(port, request)
-        directed = request.mgmt_class == madwire.CLASS_SUBN_DR
-        request.method = response_method(request.method)
-        request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
+        self.respond(port, request)
         return request.to_bytes()
-
-    def _execute(self, port: SwitchPort, request: Smp) -> int:
-        if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
-            return madwire.STATUS_BAD_VERSION
-        if request.method not in (METHOD_GET, METHOD_SET):
-            return madwire.STATUS_UNSUPPORTED_METHOD
-        writing = request.method == METHOD_SET
-        attr_id = request.attr_id
-        if attr_id == smpwire.NODE_INFO and not writing:
-            return self._node_info(port, request)
-        if attr_id == smpwire.NODE_DESCRIPTION and not writing:
-            request.data = self.switch.name.encode()[:64].ljust(64, b"\0")
-            return STATUS_OK
-        if attr_id == smpwire.SWITCH_INFO:
-            return self._switch_info(request, writing)
-        if attr_id == smpwire.PORT_INFO:
-            return self._port_info(port, request, writing)
-        if attr_id == smpwire.GUID_INFO and not writing:
-            request.data = self.switch.node_guid.to_bytes(8, "big").ljust(64, b"\0")
-            return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
-        if attr_id == smpwire.P_KEY_TABLE:
-            return self._pkey_table(request)
-        if attr_id == smpwire.SL_TO_VL:
-            return self._sl_to_vl(request, writing)
-        if attr_id == smpwire.VL_ARBITRATION:
-            return self._vl_arbitration(request, writing)
-        if attr_id == smpwire.LINEAR_FORWARDING_TABLE:
-            return self._linear_table(request, writing)
-        if attr_id == smpwire.MULTICAST_FORWARDING_TABLE:
-            return self._multicast_table(request, writing)
-        if attr_id == smpwire.MLNX_EXT_PORT_INFO:
-            return self._ext_port_info(request, writing)
-        if attr_id == smpwire.SOURCE_LIDS:
-            return self._source_lids(request, writing)
-        return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
 
     def _external(self, number: int) -> SwitchPort | None:
         return self.switch.ports[number] if number < len(self.switch.ports) else None
 
-    def _node_info(self, port: SwitchPort, request: Smp) -> int:
+    def _get_node_info(self, port: SwitchPort, request: Smp) -> int:
         guid = self.switch.node_guid
-        request.data = (
-            NodeInfo(
-                base_version=1,
-                class_version=1,
-                node_type=smpwire.NODE_TYPE_SWITCH,
-                num_ports=len(self.switch.ports) - 1,
-                system_image_guid=guid,
-                node_guid=guid,
-                port_guid=guid,
-                partition_cap=8,
-                device_id=_DEVICE_ID,
-                local_port_num=port.number,
-                vendor_id=_VENDOR_ID,
-            )
-            .to_bytes()
-            .ljust(64, b"\0")
+        info = NodeInfo(
+            base_version=1,
+            class_version=1,
+            node_type=smpwire.NODE_TYPE_SWITCH,
+            num_ports=len(self.switch.ports) - 1,
+            system_image_guid=guid,
+            node_guid=guid,
+            port_guid=guid,
+            partition_cap=8,
+            device_id=_DEVICE_ID,
+            local_port_num=port.number,
+            vendor_id=_VENDOR_ID,
         )
+        request.data = info.to_bytes().ljust(64, b"\0")
         return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
 
-    def _switch_info(self, request: Smp, writing: bool) -> int:
-        info = self.info
-        if writing:
-            wanted = SwitchInfo.from_bytes(request.data)
-            if wanted.linear_fdb_top >= info.linear_fdb_cap:
-                return STATUS_INVALID_FIELD
-            info.linear_fdb_top = wanted.linear_fdb_top
-            info.default_port = wanted.default_port
-            info.life_time_value = wanted.life_time_value
-            if MULTICAST_LID_FIRST - 1 <= wanted.multicast_fdb_top < MULTICAST_LID_FIRST + MULTICAST_FDB_CAP:
-                info.multicast_fdb_top = wanted.multicast_fdb_top
-            if wanted.port_state_change:
-                info.port_state_change = 0
-        request.data = info.to_bytes().ljust(64, b"\0")
+    def _get_node_description(self, arrival: SwitchPort, request: Smp) -> int:
+        request.data = self.switch.name.encode()[:64].ljust(64, b"\0")
         return STATUS_OK
 
-    def _port_info(self, arrival: SwitchPort, request: Smp, writing: bool) -> int:
+    def _get_guid_info(self, arrival: SwitchPort, request: Smp) -> int:
+        request.data = self.switch.node_guid.to_bytes(8, "big").ljust(64, b"\0")
+        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
+
+    def _get_switch_info(self, arrival: SwitchPort, request: Smp) -> int:
+        request.data = self.info.to_bytes().ljust(64, b"\0")
+        return STATUS_OK
+
+    def _set_switch_info(self, arrival: SwitchPort, request: Smp) -> int:
+        info = self.info
+        wanted = SwitchInfo.from_bytes(request.data)
+        if wanted.linear_fdb_top >= info.linear_fdb_cap:
+            return STATUS_INVALID_FIELD
+        info.linear_fdb_top = wanted.linear_fdb_top
+        info.default_port = wanted.default_port
+        info.life_time_value = wanted.life_time_value
+        if MULTICAST_LID_FIRST - 1 <= wanted.multicast_fdb_top < MULTICAST_LID_FIRST + MULTICAST_FDB_CAP:
+            info.multicast_fdb_top = wanted.multicast_fdb_top
+        if wanted.port_state_change:
+            info.port_state_change = 0
+        return STATUS_OK
+
+    def _get_port_info(self, arrival: SwitchPort, request: Smp) -> int:
         port = self._external(port_of(request.attr_mod))
         if port is None:
             return STATUS_INVALID_FIELD
-        if writing:
-            wanted = PortInfo.from_bytes(request.data)
-            valid = _valid_zero(wanted) if port.number == 0 else _valid_external(port, wanted, request.attr_mod)
-            if not valid:
-                return STATUS_INVALID_FIELD
-            _apply(port, wanted, request.attr_mod)
         info = PortInfo.from_bytes(port.info.to_bytes())
         # the port that this SMP came in on, not the one asked about (14.2.5.6): scanners tell the way back by it
         info.local_port_num = arrival.number
@@ -181,23 +158,38 @@ class SwitchAgent:
         request.data = info.to_bytes()
         return STATUS_OK
 
-    def _ext_port_info(self, request: Smp, writing: bool) -> int:
-        number = request.attr_mod
-        targets = self.switch.ports[1:] if number == smpwire.ALL_PORTS and writing else [self._external(number)]
-        ports = [port for port in targets if port is not None]
-        if not ports:
+    def _set_port_info(self, arrival: SwitchPort, request: Smp) -> int:
+        port = self._external(port_of(request.attr_mod))
+        if port is None:
             return STATUS_INVALID_FIELD
-        if writing:
-            wanted = [ext_port_wanted(port.ext_speed_enabled, request.data) for port in ports]
-            if None in wanted or not ports[0].number:
-                return STATUS_INVALID_FIELD
-            for port, enabled in zip(ports, wanted, strict=True):
-                port.ext_speed_enabled = enabled or 0
-        # The management port has no link.
-        request.data = ext_port_info(ports[0].ext_speed_enabled) if ports[0].number else bytes(64)
+        wanted = PortInfo.from_bytes(request.data)
+        if not (_valid_zero(wanted) if port.number == 0 else settings_valid(port.info, wanted, request.attr_mod)):
+            return STATUS_INVALID_FIELD
+        _apply(port, wanted, request.attr_mod)
         return STATUS_OK
 
-    def _pkey_table(self, request: Smp) -> int:
+    def _get_ext_port_info(self, arrival: SwitchPort, request: Smp) -> int:
+        number = request.attr_mod
+        # What was set for all ports is shown for the first.
+        port = self._external(1 if number == smpwire.ALL_PORTS and request.method == METHOD_SET else number)
+        if port is None:
+            return STATUS_INVALID_FIELD
+        # The management port has no link.
+        request.data = ext_port_info(port.ext_speed_enabled) if port.number else bytes(64)
+        return STATUS_OK
+
+    def _set_ext_port_info(self, arrival: SwitchPort, request: Smp) -> int:
+        number = request.attr_mod
+        targets = self.switch.ports[1:] if number == smpwire.ALL_PORTS else [self._external(number)]
+        ports = [port for port in targets if port is not None and port.number]
+        wanted = [ext_port_wanted(port.ext_speed_enabled, request.data) for port in ports]
+        if not ports or None in wanted:
+            return STATUS_INVALID_FIELD
+        for port, enabled in zip(ports, wanted, strict=True):
+            port.ext_speed_enabled = enabled or 0
+        return STATUS_OK
+
+    def _get_pkey_table(self, arrival: SwitchPort, request: Smp) -> int:
         port = self._external(request.attr_mod >> 16)
         if port is None or request.attr_mod & 0xFFFF:
             return STATUS_INVALID_FIELD
@@ -205,82 +197,106 @@ class SwitchAgent:
         request.data = b"\xff\xff".ljust(64, b"\0")
         return STATUS_OK
 
-    def _sl_to_vl(self, request: Smp, writing: bool) -> int:
+    def _sl_to_vl(self, request: Smp) -> tuple[int, SwitchPort] | None:
+        """Port of arrival and port of departure that the modifier names."""
         port_in, port_out = request.attr_mod >> 8 & 0xFF, self._external(request.attr_mod & 0xFF)
-        if port_out is None or port_in >= len(self.switch.ports):
+        return None if port_out is None or port_in >= len(self.switch.ports) else (port_in, port_out)
+
+    def _get_sl_to_vl(self, arrival: SwitchPort, request: Smp) -> int:
+        ports = self._sl_to_vl(request)
+        if ports is None:
             return STATUS_INVALID_FIELD
-        if writing:
-            port_out.sl_to_vl[port_in] = bytes(n for byte in request.data[:8] for n in (byte >> 4, byte & 15))
-        table = port_out.sl_to_vl.get(port_in, DEFAULT_SL_TO_VL)
-        request.data = bytes(table[sl] << 4 | table[sl + 1] for sl in range(0, 16, 2)).ljust(64, b"\0")
+        request.data = pack_sl_to_vl(ports[1].sl_to_vl.get(ports[0], DEFAULT_SL_TO_VL))
         return STATUS_OK
 
-    def _vl_arbitration(self, request: Smp, writing: bool) -> int:
+    def _set_sl_to_vl(self, arrival: SwitchPort, request: Smp) -> int:
+        ports = self._sl_to_vl(request)
+        if ports is None:
+            return STATUS_INVALID_FIELD
+        ports[1].sl_to_vl[ports[0]] = bytes(unpack_sl_to_vl(request.data))
+        return STATUS_OK
+
+    def _get_vl_arbitration(self, arrival: SwitchPort, request: Smp) -> int:
         block, port = request.attr_mod >> 16, self._external(request.attr_mod & 0xFFFF)
         if port is None or block not in (1, 3):
             return STATUS_INVALID_FIELD
-        if writing:
-            port.vl_arbitration[block] = request.data[:16].ljust(64, b"\0")
         request.data = port.vl_arbitration[block]
         return STATUS_OK
 
-    def _source_lids(self, request: Smp, writing: bool) -> int:
+    def _set_vl_arbitration(self, arrival: SwitchPort, request: Smp) -> int:
+        block, port = request.attr_mod >> 16, self._external(request.attr_mod & 0xFFFF)
+        if port is None or block not in (1, 3):
+            return STATUS_INVALID_FIELD
+        port.vl_arbitration[block] = request.data[:16].ljust(64, b"\0")
+        return STATUS_OK
+
+    def _sources(self, request: Smp) -> list[SwitchPort]:
         size = smpwire.SOURCES_PER_BLOCK
-        ports = self.switch.ports[request.attr_mod * size : (request.attr_mod + 1) * size]
-        if not ports:
-            return STATUS_INVALID_FIELD
-        if writing:
-            for port, (lid, lmc) in zip(ports, smpwire.unpack_sources(request.data), strict=False):
-                # Port 0 is this switch itself.
-                if port.number:
-                    port.set_source(lid, lmc)
+        return self.switch.ports[request.attr_mod * size : (request.attr_mod + 1) * size]
+
+    def _get_source_lids(self, arrival: SwitchPort, request: Smp) -> int:
+        ports = self._sources(request)
         request.data = smpwire.pack_sources(port.source for port in ports)
+        return STATUS_OK if ports else STATUS_INVALID_FIELD
+
+    def _set_source_lids(self, arrival: SwitchPort, request: Smp) -> int:
+        for port, (lid, lmc) in zip(self._sources(request), smpwire.unpack_sources(request.data), strict=False):
+            # Port 0 is this switch itself.
+            if port.number:
+                port.set_source(lid, lmc)
         return STATUS_OK
 
-    def _linear_table(self, request: Smp, writing: bool) -> int:
+    def _linear_block(self, request: Smp) -> slice | None:
         start = (request.attr_mod & 0xFFFF) * smpwire.LFT_PORTS_PER_BLOCK
-        if start >= len(self.switch.lft):
+        return slice(start, start + smpwire.LFT_PORTS_PER_BLOCK) if start < len(self.switch.lft) else None
+
+    def _get_linear_table(self, arrival: SwitchPort, request: Smp) -> int:
+        block = self._linear_block(request)
+        if block is None:
             return STATUS_INVALID_FIELD
-        end = start + smpwire.LFT_PORTS_PER_BLOCK
-        if writing:
-            self.switch.lft[start:end] = request.data
-        request.data = bytes(self.switch.lft[start:end])
+        request.data = bytes(self.switch.lft[block])
         return STATUS_OK
 
-    def _multicast_table(self, request: Smp, writing: bool) -> int:
+    def _set_linear_table(self, arrival: SwitchPort, request: Smp) -> int:
+        block = self._linear_block(request)
+        if block is None:
+            return STATUS_INVALID_FIELD
+        self.switch.lft[block] = request.data
+        return STATUS_OK
+
+    def _multicast_block(self, request: Smp) -> tuple[range, int] | None:
+        """The LIDs and the position of the ports that the modifier names."""
         block, position = request.attr_mod & 0x1FF, request.attr_mod >> 28
         first = MULTICAST_LID_FIRST + block * smpwire.MFT_MASKS_PER_BLOCK
         if first >= MULTICAST_LID_FIRST + MULTICAST_FDB_CAP or position * 16 >= len(self.switch.ports):
+            return None
+        return range(first, first + smpwire.MFT_MASKS_PER_BLOCK), position * 16
+
+    def _get_multicast_table(self, arrival: SwitchPort, request: Smp) -> int:
+        block = self._multicast_block(request)
+        if block is None:
+            return STATUS_INVALID_FIELD
+        lids, shift = block
+        request.data = smpwire.pack_words([self.switch.mft.get(lid, 0) >> shift & 0xFFFF for lid in lids])
+        return STATUS_OK
+
+    def _set_multicast_table(self, arrival: SwitchPort, request: Smp) -> int:
+        block = self._multicast_block(request)
+        if block is None:
             return STATUS_INVALID_FIELD
         mft = self.switch.mft
-        shift = position * 16
-        if writing:
-            for lid, ports in enumerate(smpwire.unpack_words(request.data), first):
-                mask = mft.get(lid, 0) & ~(0xFFFF << shift) | ports << shift
-                if mask:
-                    mft[lid] = mask
-                else:
-                    mft.pop(lid, None)
-        words = [mft.get(lid, 0) >> shift & 0xFFFF for lid in range(first, first + smpwire.MFT_MASKS_PER_BLOCK)]
-        request.data = smpwire.pack_words(words)
+        lids, shift = block
+        for lid, ports in zip(lids, smpwire.unpack_words(request.data), strict=True):
+            mask = mft.get(lid, 0) & ~(0xFFFF << shift) | ports << shift
+            if mask:
+                mft[lid] = mask
+            else:
+                mft.pop(lid, None)
         return STATUS_OK
 
 
 def _valid_zero(wanted: PortInfo) -> bool:
     return 0 < wanted.lid < MULTICAST_LID_FIRST and wanted.port_state <= smpwire.PORT_ACTIVE
-
-
-def _valid_external(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> bool:
-    info = port.info
-    return (
-        link_settings_valid(info, wanted, attr_mod)
-        and wanted.neighbor_mtu <= info.mtu_cap
-        and wanted.operational_vls <= info.vl_cap
-        and wanted.port_state <= smpwire.PORT_ACTIVE
-        and port.may_move(wanted.port_state)
-        and wanted.port_physical_state <= smpwire.PHYS_DISABLED
-        and (not wanted.port_physical_state or wanted.port_state in (smpwire.PORT_NOP, smpwire.PORT_DOWN))
-    )
 
 
 def _apply(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> None:
@@ -306,12 +322,12 @@ def _apply(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> None:
     info.vl_high_limit = wanted.vl_high_limit
     info.hoq_life = wanted.hoq_life
     info.vl_stall_count = wanted.vl_stall_count
-    physical = wanted.port_physical_state
-    if physical in (smpwire.PHYS_SLEEP, smpwire.PHYS_DISABLED):
+    order = link_order(port.state, wanted)
+    if order == "disable":
         port.retrain(disabled=True)
-    elif physical == smpwire.PHYS_POLLING:
+    elif order == "poll":
         port.retrain(disabled=False)
-    elif wanted.port_state == smpwire.PORT_DOWN:
+    elif order == "down":
         port.retrain(port.disabled)
-    elif wanted.port_state >= smpwire.PORT_ARMED and wanted.port_state != port.state:
+    elif order == "move":
         port.move(wanted.port_state)

@@ -1,0 +1,122 @@
+"""The subnet management agent of a node: attributes as rows, each with how it is read and how it is written.
+
+Cards and switches build theirs on it. What is here is the same for both: versions, methods, what an unknown attribute
+gets, the form of answers and traps, and what a port takes from a Set(PortInfo) (14.2.5.6 of volume 1).
+"""
+
+from collections.abc import Callable
+from typing import Generic, Literal, TypeVar
+
+from vhca.management.refusal import response_method
+from vhca.management.subnet import link_settings_valid, may_move
+from vhca.wire import mad as madwire
+from vhca.wire import smp as smpwire
+from vhca.wire.mad import Smp
+from vhca.wire.smp import PortInfo
+
+P = TypeVar("P")
+
+Handler = Callable[[P, Smp], int]
+"""Port of arrival and request, whose data it reads or replaces; gives a MAD status."""
+
+
+class SubnetAgent(Generic[P]):
+    """Agent of one node, whose ports are of type `P`.
+
+    :ivar getters: by attribute; called with data of zeros, and after a Set for what the response shows.
+    :ivar setters: by attribute; each checks everything before it changes anything.
+    """
+
+    def __init__(self) -> None:
+        self.getters: dict[int, Handler[P]] = {}
+        self.setters: dict[int, Handler[P]] = {}
+        self._trap_tid = 0
+
+    def unknown(self, attribute: int) -> None:
+        """A request asked for an attribute that the node does not have."""
+
+    def respond(self, port: P, request: Smp) -> int:
+        """Carry out a request, and make it its own response; gives the status without the direction bit."""
+        status = self._execute(port, request)
+        directed = request.mgmt_class == madwire.CLASS_SUBN_DR
+        request.method = response_method(request.method)
+        request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
+        return status
+
+    def _execute(self, port: P, request: Smp) -> int:
+        if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
+            return madwire.STATUS_BAD_VERSION
+        if request.method not in (madwire.METHOD_GET, madwire.METHOD_SET):
+            return madwire.STATUS_UNSUPPORTED_METHOD
+        getter = self.getters.get(request.attr_id)
+        if getter is None:
+            self.unknown(request.attr_id)
+            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
+        if request.method == madwire.METHOD_GET:
+            request.data = bytes(64)
+            return getter(port, request)
+        setter = self.setters.get(request.attr_id)
+        if setter is None:
+            # Both are known, but not together (13.4.7).
+            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
+        return setter(port, request) or getter(port, request)
+
+    def trap(self, number: int, kind: int, producer: int, lid: int, details: bytes) -> bytes:
+        """The SMP of a trap that the port with this LID sends to its manager."""
+        notice = madwire.Notice(
+            is_generic=1,
+            type=kind,
+            producer_type=producer,
+            trap_number=number,
+            issuer_lid=lid,
+            details=details.ljust(54, b"\0"),
+        )
+        self._trap_tid += 1
+        return Smp(
+            base_version=1,
+            mgmt_class=madwire.CLASS_SUBN_LID,
+            class_version=1,
+            method=madwire.METHOD_TRAP,
+            tid=self._trap_tid,
+            attr_id=madwire.ATTR_NOTICE,
+            data=notice.to_bytes()[:64],
+        ).to_bytes()
+
+
+def settings_valid(info: PortInfo, wanted: PortInfo, attr_mod: int) -> bool:
+    """Tell whether what a Set(PortInfo) wants of link and states is legal now, for a port with a link."""
+    return (
+        link_settings_valid(info, wanted, attr_mod)
+        and wanted.neighbor_mtu <= info.mtu_cap
+        and wanted.operational_vls <= info.vl_cap
+        and wanted.port_state <= smpwire.PORT_ACTIVE
+        and may_move(info.port_state, wanted.port_state)
+        and wanted.port_physical_state <= smpwire.PHYS_DISABLED
+        and (not wanted.port_physical_state or wanted.port_state in (smpwire.PORT_NOP, smpwire.PORT_DOWN))
+    )
+
+
+LinkOrder = Literal["disable", "poll", "down", "move", "nothing"]
+
+
+def link_order(now: int, wanted: PortInfo) -> LinkOrder:
+    """What a legal Set(PortInfo) orders of a link whose PortState is `now`."""
+    if wanted.port_physical_state in (smpwire.PHYS_SLEEP, smpwire.PHYS_DISABLED):
+        return "disable"
+    if wanted.port_physical_state == smpwire.PHYS_POLLING:
+        return "poll"
+    if wanted.port_state == smpwire.PORT_DOWN:
+        return "down"
+    if wanted.port_state >= smpwire.PORT_ARMED and wanted.port_state != now:
+        return "move"
+    return "nothing"
+
+
+def pack_sl_to_vl(table: bytes | list[int]) -> bytes:
+    """SLtoVLMappingTable: the lanes of 16 service levels, as attribute data."""
+    return bytes(table[sl] << 4 | table[sl + 1] for sl in range(0, 16, 2)).ljust(64, b"\0")
+
+
+def unpack_sl_to_vl(data: bytes) -> list[int]:
+    """The lanes of 16 service levels from attribute data."""
+    return [nibble for byte in data[:8] for nibble in (byte >> 4, byte & 15)]
