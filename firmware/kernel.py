@@ -52,27 +52,26 @@ class Kernel:
         hca = self.hca
         hca.now_ns = now_ns
         hca.out = out
-        kind = type(event)
-        if kind is PacketIn:
-            if not event.turned:  # type: ignore[union-attr]
-                self.agents.count_received(event.port, event.packet)  # type: ignore[union-attr]
-            packet_in(hca, event.port, event.packet)  # type: ignore[union-attr]
-        elif kind is SqDoorbell:
-            self._sq_doorbell(event)  # type: ignore[arg-type]
-        elif kind is CqDoorbell:
-            self._cq_doorbell(event)  # type: ignore[arg-type]
-        elif kind is EqDoorbell:
-            self._eq_doorbell(event)  # type: ignore[arg-type]
-        elif kind is CommandPosted:
-            self._command(event)  # type: ignore[arg-type]
-        elif kind is LinkChange:
-            self.agents.link_change(event.port, event.up)  # type: ignore[union-attr]
-        elif kind is InterfaceChange:
-            hca.note("interface", state=event.state)  # type: ignore[union-attr]
-        elif kind is Reset:
-            hca.note("reset", reason=event.reason)  # type: ignore[union-attr]
+        if type(event) is PacketIn:
+            if not event.turned:
+                self.agents.count_received(event.port, event.packet)
+            packet_in(hca, event.port, event.packet)
+        elif type(event) is SqDoorbell:
+            self._sq_doorbell(event)
+        elif type(event) is CqDoorbell:
+            self._cq_doorbell(event)
+        elif type(event) is EqDoorbell:
+            self._eq_doorbell(event)
+        elif type(event) is CommandPosted:
+            self._command(event)
+        elif type(event) is LinkChange:
+            self.agents.link_change(event.port, event.up)
+        elif type(event) is InterfaceChange:
+            hca.note("interface", state=event.state)
+        elif type(event) is Reset:
+            hca.note("reset", reason=event.reason)
             hca.reset_state()
-            self.agents.reset(event.reason)  # type: ignore[union-attr]
+            self.agents.reset(event.reason)
         self._finish()
 
     def next_deadline(self) -> int | None:

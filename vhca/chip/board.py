@@ -315,34 +315,29 @@ class Board:
         """Carry out effects in order."""
         memory = self._memory
         for effect in effects:
-            kind = type(effect)
             try:
-                if kind is DmaWrite:
-                    memory.write(effect.addr, effect.data)  # type: ignore[union-attr]
-                elif kind is EntryWrite:
-                    entry: EntryWrite = effect  # type: ignore[assignment]
-                    data = entry.data
-                    memory.write(entry.addr, data[:-8])
-                    memory.write(entry.addr + len(data) - 8, data[-8:])
-                elif kind is Transmit:
-                    self._transmit(effect)  # type: ignore[arg-type]
-                elif kind is Loopback:
-                    back: Loopback = effect  # type: ignore[assignment]
+                if type(effect) is DmaWrite:
+                    memory.write(effect.addr, effect.data)
+                elif type(effect) is EntryWrite:
+                    data = effect.data
+                    memory.write(effect.addr, data[:-8])
+                    memory.write(effect.addr + len(data) - 8, data[-8:])
+                elif type(effect) is Transmit:
+                    self._transmit(effect)
+                elif type(effect) is Loopback:
                     if self.looped is not None:
-                        self.looped(back.packet)
-                    self._arrived(PacketIn(back.port, back.packet, turned=True))
-                elif kind is RaiseIrq:
-                    self._raise_irq(effect.vector)  # type: ignore[union-attr]
-                elif kind is CommandDone:
-                    done: CommandDone = effect  # type: ignore[assignment]
-                    self._commands.complete(done.slot, done.output, done.delivery_status)
-                elif kind is DeviceWrite:
-                    store: DeviceWrite = effect  # type: ignore[assignment]
-                    self._device_memory.ram.write(store.offset, store.data)
-                elif kind is LinkControl:
-                    self._control_link(effect)  # type: ignore[arg-type]
-                elif kind is HealthSet:
-                    self.segment.set_health(**{effect.field: effect.value})  # type: ignore[union-attr]
+                        self.looped(effect.packet)
+                    self._arrived(PacketIn(effect.port, effect.packet, turned=True))
+                elif type(effect) is RaiseIrq:
+                    self._raise_irq(effect.vector)
+                elif type(effect) is CommandDone:
+                    self._commands.complete(effect.slot, effect.output, effect.delivery_status)
+                elif type(effect) is DeviceWrite:
+                    self._device_memory.ram.write(effect.offset, effect.data)
+                elif type(effect) is LinkControl:
+                    self._control_link(effect)
+                elif type(effect) is HealthSet:
+                    self.segment.set_health(**{effect.field: effect.value})
             except DmaError as error:
                 self.count["dma_write_errors"] += 1
                 self._trace("dma_error", {"why": str(error)})
