@@ -10,7 +10,7 @@ SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages bench bench-memory bench-fairness fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats bench bench-memory bench-fairness fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -57,7 +57,10 @@ links: $(STAMP) ## links between the pages of the documentation
 	$(BIN)/python tests/check_docs.py
 
 pages: $(STAMP) ## docs/formats is what the declarations say
-	$(BIN)/python -m vhca.layout.pages docs/formats --check
+	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats --check
+
+formats: $(STAMP) ## write docs/formats anew
+	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats
 
 bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
 	$(BIN)/python -m tests.bench.bench_engine

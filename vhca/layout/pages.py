@@ -1,6 +1,6 @@
 """The printed manual: one page of tables for each module of declared structures.
 
-``python -m vhca.layout.pages docs/formats`` writes the pages of everything under ``vhca.wire``; ``--check``
+``python -m vhca.layout.pages PACKAGE FOLDER`` writes the pages of everything under a package; ``--check``
 writes nothing and exits with 1 if a page is missing, out of date or left over.
 """
 
@@ -19,12 +19,11 @@ from types import ModuleType
 from vhca.layout.fields import Field
 from vhca.layout.structure import Layout
 
-ROOT = "vhca.wire"
-_NOTE = "This page is generated from the declarations; change those and run `python -m vhca.layout.pages docs/formats`."
+_NOTE = "This page is generated from the declarations; change those and run `make formats`."
 _DIAGRAM_BYTES = 64  # longer structures would need a diagram that nobody reads
 
 
-def modules(root: str = ROOT) -> Iterator[ModuleType]:
+def modules(root: str) -> Iterator[ModuleType]:
     """Import ``root`` and all modules below it, in name order."""
     package = importlib.import_module(root)
     yield package
@@ -44,7 +43,7 @@ def layouts(module: ModuleType) -> list[type[Layout]]:
     ]
 
 
-def render_all(root: str = ROOT) -> dict[str, str]:
+def render_all(root: str) -> dict[str, str]:
     """File name to text of every page, the index ``README.md`` included."""
     pages: dict[str, str] = {}
     index = ["# Formats", "", _NOTE, "", "| Page | What it is | Structures |", "|---|---|---|"]
@@ -133,16 +132,20 @@ def _codes(codes: type[IntEnum]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the pages, or check them; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m vhca.layout.pages", description="Write the format pages.")
+    parser.add_argument("package", help="the package whose structures are shown, such as vhca.wire")
     parser.add_argument("folder", type=Path, help="where the pages live, usually docs/formats")
     parser.add_argument("--check", action="store_true", help="only tell whether the pages are up to date")
     options = parser.parse_args(arguments)
     folder: Path = options.folder
-    wanted = render_all()
+    wanted = render_all(options.package)
     present = {path.name: path.read_text("utf-8") for path in folder.glob("*.md")}
     changed = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
     if options.check:
         for name in changed:
-            print(f"{folder / name} is stale; run: python -m vhca.layout.pages {folder}", file=sys.stderr)
+            print(
+                f"{folder / name} is stale; run: python -m vhca.layout.pages {options.package} {folder}",
+                file=sys.stderr,
+            )
         return 1 if changed else 0
     folder.mkdir(parents=True, exist_ok=True)
     for name in changed:
