@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.content import some_bytes
 from vhca.lab import CommandFailed, CommandTimeout, GuestError, Lab, LabError
 
 _PROGRAMS = [
@@ -91,7 +92,7 @@ def test_a_terminal(lab: Lab) -> None:
 
 
 def test_files_go_in_and_out_unchanged(lab: Lab, tmp_path: Path) -> None:
-    data = os.urandom(3_000_001)
+    data = some_bytes(3_000_001)
     (tmp_path / "tree/sub").mkdir(parents=True)
     (tmp_path / "tree/sub/data").write_bytes(data)
     (tmp_path / "tree/tool").write_text("#!/bin/sh\necho ran\n")

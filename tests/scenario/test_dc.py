@@ -1,6 +1,5 @@
 """The dynamically connected transport: one initiator, many targets, and what becomes of their connections."""
 
-import os
 import struct
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from firmware.transport import dc, engine
 from tests.scenario.test_paging import PRESENT, Region, answer, faults
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data, packed_klms
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeFormat, CqeSyndrome
 from vhca.wire.connectx.eqe import Eqe, EventType
@@ -120,7 +120,7 @@ def test_a_small_message_is_in_the_targets_completion() -> None:
 def test_every_operation_works() -> None:
     world = World()
     a, target = initiator(world.a), Target(world.b)
-    content = os.urandom(300_000)
+    content = some_bytes(300_000)
     place = target.card.alloc(len(content))
     write(a, target, content, place)
     back = a.buffer(len(content))
@@ -479,7 +479,7 @@ def test_packets_have_a_form_on_the_wire() -> None:
     a, target = initiator(world.a), Target(world.b)
     seen = []
     world.fault = lambda packet: [decode(encode(part)) for part in split(packet)] if not seen.append(packet) else []  # type: ignore[func-returns-value]
-    content = os.urandom(3000)
+    content = some_bytes(3000)
     place = world.b.alloc(4096)
     write(a, target, content, place)
     world.settle()

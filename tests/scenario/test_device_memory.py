@@ -1,7 +1,5 @@
 """Device memory as source, target and receive buffer of messages, and as the operand of atomics."""
 
-import os
-
 from firmware.model.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
@@ -13,6 +11,7 @@ from firmware.model.objects import (
     Mkey,
 )
 from tests.scenario.world import ALL_RIGHTS, Card, packed_klms, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import WqeOpcode
 
@@ -41,7 +40,7 @@ def fill(card: Card, at: int, data: bytes) -> None:
 def test_write_into_and_out_of_device_memory() -> None:
     world, a, _ = pair()
     key_a, key_b = device_key(world.a), device_key(world.b)
-    data = os.urandom(LENGTH)
+    data = some_bytes(LENGTH)
     fill(world.a, 0, data)
     a.write(0, LENGTH, 0, key_b, key=key_a)
     world.settle()
@@ -91,7 +90,7 @@ def test_an_indirect_key_joins_host_and_device_memory() -> None:
     outer = Mkey(variant=1, pd=world.b.pd.handle, rights=REMOTE_WRITE, mode=MODE_KLM, length=128,
                  klms=packed_klms((64, world.b.key, host), (64, inner, 128)))  # fmt: skip
     world.b.hca.mkeys.add(outer)
-    data = os.urandom(128)
+    data = some_bytes(128)
     a.write(a.buffer(data), 128, 0, outer.handle << 8 | 1)
     world.settle()
     assert b.peek(host, 64) == data[:64]

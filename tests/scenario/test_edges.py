@@ -1,6 +1,5 @@
 """Rare turns of the road: memory that is not there, answers that do not fit, duplicates of answers, dead queues."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from firmware.model.rings import RecordlessSendQueue
 from firmware.transport import engine
 from tests.scenario.tools import inject
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, CompletionQueue, End, World, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
@@ -134,7 +134,7 @@ def test_reserved_acknowledgement_is_a_counted_drop() -> None:
 
 def test_answers_that_come_twice_are_cut_or_dropped() -> None:
     world, a, b = pair()
-    content = os.urandom(4096)
+    content = some_bytes(4096)
     target = a.buffer(4096)
     world.fault = lambda packet: []
     a.read(target, 4096, b.buffer(content), b.card.key)
@@ -148,7 +148,7 @@ def test_answers_that_come_twice_are_cut_or_dropped() -> None:
 
 def test_acknowledgement_inside_a_read_brings_no_data_and_completes_nothing() -> None:
     world, a, b = pair()
-    content = os.urandom(4096)
+    content = some_bytes(4096)
     target = a.buffer(4096)
     world.fault = lambda packet: []
     a.read(target, 4096, b.buffer(content), b.card.key)
@@ -347,7 +347,7 @@ def test_the_doorbell_alone_posts_to_a_queue_without_a_record() -> None:
 
 def test_inline_data_in_two_packets_are_sent_again_from_the_second_on() -> None:
     world, a, b = pair(mtu=1)
-    content = os.urandom(600)
+    content = some_bytes(600)
     target = b.buffer(600)
     segments = RaddrSegment(raddr=target, rkey=b.card.key).to_bytes()
     lost: list[Packet] = []

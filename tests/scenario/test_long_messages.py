@@ -1,12 +1,11 @@
 """Messages and runs of messages that are long: the window, half the circle of PSNs, 2 GiB."""
 
-import os
-
 import pytest
 
 from firmware.transport import requester as requester_module
 from tests.scenario.tools import FIRST, inject, large_region, sent, stall
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, End, World, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 from vhca.wire.packet import RC, READ_REQUEST, SEND, UC, WRITE
@@ -20,7 +19,7 @@ HALF = (1 << 22) - 1
 @pytest.mark.parametrize("size", [(2 << 20) - 1, 2 << 20, (2 << 20) + 1, 5 << 20])
 def test_an_unreliable_message_longer_than_any_window_is_sent(opcode: int, size: int) -> None:
     world, a, b = pair(ST_UC, World(32 << 20))
-    content = os.urandom(size)
+    content = some_bytes(size)
     target, behind = b.buffer(size), b.buffer(8)
     b.post_recv(target, size)
     if opcode == WqeOpcode.SEND:

@@ -1,6 +1,5 @@
 """On-demand paging: who waits for which page, what the peer sees of it, and what a refusal ends."""
 
-import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from tests.scenario.world import (
     data,
     pair,
 )
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.eqe import Eqe, EventType, MemoryFaultData
@@ -136,7 +136,7 @@ def statuses(end: End) -> tuple[list[int], list[int]]:
 def test_a_send_waits_for_its_pages_and_what_follows_waits_behind_it(service: int) -> None:
     world, a, b = pair(service)
     region = Region(world.a, 3)
-    content = os.urandom(2 * PAGE)
+    content = some_bytes(2 * PAGE)
     region.write(content, 100)
     into = b.buffer(3 * PAGE)
     for _ in range(3):
@@ -265,7 +265,7 @@ def atomic(end: End, local: int, lkey: int, remote: int, rkey: int, add: int = 1
 def test_a_read_whose_answer_cannot_be_stored_is_asked_for_again() -> None:
     world, a, b = pair()
     region = Region(world.a, 40)
-    content = os.urandom(40 * PAGE)
+    content = some_bytes(40 * PAGE)
     source = b.buffer(content)
     a.read(region.addr, len(content), source, world.b.key, key=region.key)
     a.write(a.buffer(8), 8, b.buffer(8), world.b.key)
@@ -300,7 +300,7 @@ def test_a_receive_without_its_pages_asks_the_peer_to_wait(shared: bool) -> None
     a.connect(b, rnr_retry=7)
     b.connect(a)
     region = Region(world.b, 80)
-    content = os.urandom(70 * PAGE)
+    content = some_bytes(70 * PAGE)
     for at in (0, 71 * PAGE):
         if srq is not None:
             srq.post_recv(region.addr + at, 71 * PAGE - at // 10, region.key)
@@ -334,7 +334,7 @@ def test_a_write_with_immediate_takes_one_receive() -> None:
     region = Region(world.b, 2)
     b.post_recv()
     b.post_recv()
-    content = os.urandom(PAGE + 9)
+    content = some_bytes(PAGE + 9)
     a.write(a.buffer(content), len(content), region.addr + 1, region.key)
     a.rdma(WqeOpcode.RDMA_WRITE_IMM, a.buffer(b"x"), 1, region.addr, region.key, imm=5)
     region.set(ABSENT)
@@ -351,7 +351,7 @@ def test_a_write_with_immediate_takes_one_receive() -> None:
 def test_a_read_of_missing_pages_is_answered_late_and_in_order() -> None:
     world, a, b = pair(log_rra_max=3, log_sra_max=3)
     region = Region(world.b, 80)
-    content = os.urandom(80 * PAGE)
+    content = some_bytes(80 * PAGE)
     region.write(content)
     into = a.buffer(len(content))
     a.read(into, len(content), region.addr, region.key)

@@ -1,12 +1,12 @@
 """The requester's patience: retries, timeouts, receivers that are not ready, fences, and answers that do not fit."""
 
-import os
 from collections.abc import Mapping
 
 import pytest
 
 from tests.scenario.tools import FIRST, inject, lose, sent, stall
 from tests.scenario.world import ERR, RTS, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 from vhca.wire.ib import split
@@ -150,7 +150,7 @@ def test_nothing_outstanding_needs_no_timeout() -> None:
 
 def test_a_lost_response_is_asked_for_once() -> None:
     world, a, b = pair()
-    content = os.urandom(5 * 1024)
+    content = some_bytes(5 * 1024)
     target = a.buffer(len(content))
     whole = True
 

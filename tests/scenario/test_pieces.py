@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +10,7 @@ from firmware.memory import FEW_PIECES, SMALL_PIECE_BYTES, STEP_PIECES
 from firmware.model.objects import MODE_KLM, Mkey
 from firmware.transport import backlog
 from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_UD, Card, End, World, packed_klms, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
@@ -80,7 +80,7 @@ def bounded(watch: Watch) -> bool:
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
 def test_a_write_from_crumbs_is_sent_in_short_bursts(service: int) -> None:
     world, a, b, watch = stage(service)
-    source, target, data = Crumbs(a), b.buffer(SIZE), os.urandom(SIZE)
+    source, target, data = Crumbs(a), b.buffer(SIZE), some_bytes(SIZE)
     source.write(data)
     walked = a.card.hca.pieces
     a.write(0, SIZE, target, b.card.key, key=source.key)
@@ -102,7 +102,7 @@ def test_a_write_from_crumbs_is_sent_in_short_bursts(service: int) -> None:
 @pytest.mark.parametrize("immediate", [None, 7])
 def test_a_write_to_crumbs_is_stored_in_parts(service: int, immediate: int | None) -> None:
     world, a, b, watch = stage(service)
-    source, target, data = a.buffer(SIZE), Crumbs(b), os.urandom(SIZE)
+    source, target, data = a.buffer(SIZE), Crumbs(b), some_bytes(SIZE)
     a.card.memory.write(source, data)
     opcode = WqeOpcode.RDMA_WRITE if immediate is None else WqeOpcode.RDMA_WRITE_IMM
     b.post_recv(b.buffer(8), 8)
@@ -123,7 +123,7 @@ def test_a_write_to_crumbs_is_stored_in_parts(service: int, immediate: int | Non
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
 def test_a_send_to_crumbs_is_stored_in_parts(service: int) -> None:
     world, a, b, watch = stage(service)
-    source, target, data = a.buffer(SIZE), Crumbs(b), os.urandom(SIZE)
+    source, target, data = a.buffer(SIZE), Crumbs(b), some_bytes(SIZE)
     a.card.memory.write(source, data)
     b.post_recv(0, SIZE, key=target.key)
     a.send(source, SIZE)
@@ -135,7 +135,7 @@ def test_a_send_to_crumbs_is_stored_in_parts(service: int) -> None:
 
 def test_a_read_of_crumbs_is_answered_in_short_bursts() -> None:
     world, a, b, watch = stage()
-    source, target, data = Crumbs(b), a.buffer(SIZE), os.urandom(SIZE)
+    source, target, data = Crumbs(b), a.buffer(SIZE), some_bytes(SIZE)
     source.write(data)
     a.read(target, SIZE, 0, source.key)
     world.settle()
@@ -146,7 +146,7 @@ def test_a_read_of_crumbs_is_answered_in_short_bursts() -> None:
 
 def test_a_read_into_crumbs_is_stored_in_parts() -> None:
     world, a, b, watch = stage()
-    source, target, data = b.buffer(SIZE), Crumbs(a), os.urandom(SIZE)
+    source, target, data = b.buffer(SIZE), Crumbs(a), some_bytes(SIZE)
     b.card.memory.write(source, data)
     a.read(0, SIZE, source, b.card.key, key=target.key)
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
@@ -165,7 +165,7 @@ def test_a_single_packet_takes_as_many_pieces_as_it_takes(service: int, operatio
     world, a, b, _ = stage(service)
     piece = MTU // (2 * STEP_PIECES)
     near, far = Crumbs(a, MTU, piece), Crumbs(b, MTU, piece)
-    data = os.urandom(MTU)
+    data = some_bytes(MTU)
     source, target = (far, near) if operation == "read" else (near, far)
     source.write(data)
     if operation == "send":
@@ -192,7 +192,7 @@ def test_two_packets_of_many_pieces_are_one_and_one(service: int, operation: str
     size, piece = 2 * MTU, MTU // (2 * STEP_PIECES)
     far = Crumbs(b, size, size if where == "near" else piece)
     near = Crumbs(a, size, size if where == "far" else piece)
-    data = os.urandom(size)
+    data = some_bytes(size)
     source, target = (far, near) if operation == "read" else (near, far)
     source.write(data)
     if operation == "send":
@@ -211,7 +211,7 @@ def test_two_packets_of_many_pieces_are_one_and_one(service: int, operation: str
 
 def test_datagrams_of_many_pieces_are_sent_a_few_in_a_step() -> None:
     world, a, b, watch = stage(ST_UD)
-    source, data = Crumbs(a, MTU), os.urandom(MTU)
+    source, data = Crumbs(a, MTU), some_bytes(MTU)
     source.write(data)
     places = [b.buffer(MTU + 40) for _ in range(20)]
     av = DatagramSegment(q_key=0x1234, ext=1, dqpn=b.qpn, rlid=2).to_bytes()

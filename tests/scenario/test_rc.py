@@ -1,7 +1,5 @@
 """Reliable connection: one scenario per rule."""
 
-import os
-
 import pytest
 
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, Pd
@@ -9,6 +7,7 @@ from firmware.queues import eq_doorbell
 from firmware.transport.state import live_context
 from tests.scenario.tools import lose
 from tests.scenario.world import ALL_RIGHTS, ERR, FOREVER_NS, RTS, ST_RC, End, SharedQueue, World, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
@@ -21,7 +20,7 @@ SIZES = [0, 1, 64, 1023, 1024, 1025, 4096, 65536, 262144, 262145, 600_001]
 @pytest.mark.parametrize("size", SIZES)
 def test_write_reaches_remote_memory(size: int) -> None:
     world, a, b = pair()
-    content = os.urandom(size)
+    content = some_bytes(size)
     source, target = a.buffer(content), b.buffer(size)
     index = a.write(source, size, target, b.card.key)
     world.settle()
@@ -34,7 +33,7 @@ def test_write_reaches_remote_memory(size: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_send_fills_the_receive(size: int) -> None:
     world, a, b = pair()
-    content = os.urandom(size)
+    content = some_bytes(size)
     source, target = a.buffer(content), b.buffer(size)
     counter = b.post_recv(target, size)
     a.send(source, size, imm=0xCAFEBABE, se=1)
@@ -49,7 +48,7 @@ def test_send_fills_the_receive(size: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_read_brings_remote_memory(size: int) -> None:
     world, a, b = pair()
-    content = os.urandom(size)
+    content = some_bytes(size)
     source, target = b.buffer(content), a.buffer(size)
     a.read(target, size, source, b.card.key)
     world.settle()
@@ -60,7 +59,7 @@ def test_read_brings_remote_memory(size: int) -> None:
 
 def test_queue_of_mixed_sizes_completes_in_order() -> None:
     world, a, b = pair()
-    source, target = a.buffer(os.urandom(9000)), b.buffer(200_000)
+    source, target = a.buffer(some_bytes(9000)), b.buffer(200_000)
     expected = bytearray(200_000)
     at = 0
     for index in range(40):
@@ -92,7 +91,7 @@ def test_inline_data_and_wqe_that_wraps() -> None:
     for _ in range(62):
         a.post(WqeOpcode.NOP, ce=0, ring=False)
     a.ring()
-    content = os.urandom(200)
+    content = some_bytes(200)
     segments = RaddrSegment(raddr=target, rkey=b.card.key).to_bytes() + (1 << 31 | 200).to_bytes(4, "big") + content
     a.post(WqeOpcode.RDMA_WRITE, segments)
     world.settle()
@@ -102,7 +101,7 @@ def test_inline_data_and_wqe_that_wraps() -> None:
 
 def test_gather_and_scatter_lists() -> None:
     world, a, b = pair()
-    content = os.urandom(3000)
+    content = some_bytes(3000)
     source, target = a.buffer(content), b.buffer(3000)
     b.post_recv(sges=[b.sge(target + 1000, 500), b.sge(target, 1000), b.sge(target + 1500, 1500)])
     a.post(WqeOpcode.SEND, a.sge(source, 100) + a.sge(source + 100, 2000) + a.sge(source + 2100, 900))
@@ -138,7 +137,7 @@ def test_payload_comes_before_its_completion() -> None:
 @pytest.mark.parametrize("size", [100, 300_000])
 def test_receiver_not_ready_waits_and_tries_again(size: int) -> None:
     world, a, b = pair()
-    content = os.urandom(size)
+    content = some_bytes(size)
     target = b.buffer(size)
     a.send(a.buffer(content), size)
     world.settle()
@@ -222,7 +221,7 @@ def test_timeout_zero_waits_for_ever() -> None:
 
 def test_lost_read_response_is_read_again_from_where_it_stopped() -> None:
     world, a, b = pair()
-    content = os.urandom(700_000)
+    content = some_bytes(700_000)
     source, target = b.buffer(content), a.buffer(700_000)
     # request, then bursts of responses: the second one is lost
     world.fault = lose({2})
@@ -306,7 +305,7 @@ def test_fence_waits_for_the_read_and_sends_what_it_brought() -> None:
 
 def test_long_message_keeps_to_the_window() -> None:
     world, a, b = pair(world=World(32 << 20))
-    content = os.urandom(5 << 20)
+    content = some_bytes(5 << 20)
     source, target = a.buffer(content), b.buffer(5 << 20)
     a.write(source, 5 << 20, target, b.card.key)
     assert sum(len(packet.payload) for _, packet in world.queue) <= 2 << 20
@@ -518,7 +517,7 @@ def test_send_with_invalidate() -> None:
 
 def test_answers_stay_in_order_behind_a_long_read() -> None:
     world, a, b = pair(world=World(32 << 20))
-    content = os.urandom(3 << 20)
+    content = some_bytes(3 << 20)
     source, target = b.buffer(content), a.buffer(3 << 20)
     a.read(target, 3 << 20, source, b.card.key, ring=False)
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=False)
@@ -545,7 +544,7 @@ def test_connection_to_itself_through_the_card() -> None:
     a, b = End(world.a), End(world.a)
     a.connect(b)
     b.connect(a)
-    content = os.urandom(3000)
+    content = some_bytes(3000)
     target, back = b.buffer(3000), a.buffer(3000)
     a.write(a.buffer(content), 3000, target, a.card.key, ring=False)
     a.read(back, 3000, target, a.card.key, ring=False)
@@ -678,7 +677,7 @@ def test_each_error_moves_its_counter(mistake: str, sender: str, receiver: str) 
 
 def test_a_response_that_implies_an_ack_does_not_stand_in_for_the_lost_response_before_it() -> None:
     world, a, b = pair()
-    content = os.urandom(3000)
+    content = some_bytes(3000)
     back = a.buffer(3000)
 
     def lose_ack_and_first_response(packet: Packet) -> list[Packet]:
@@ -700,7 +699,7 @@ def test_a_response_that_implies_an_ack_does_not_stand_in_for_the_lost_response_
 
 def test_inline_data_next_to_pointers_is_sent_in_order() -> None:
     world, a, b = pair()
-    content = os.urandom(5000)
+    content = some_bytes(5000)
     inline = b"header of the message"
     segment = (0x80000000 | len(inline)).to_bytes(4, "big") + inline
     segment += bytes(-len(segment) % 16)

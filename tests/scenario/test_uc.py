@@ -1,12 +1,11 @@
 """Unreliable connection: whole messages or none, and not a word about it."""
 
-import os
-
 import pytest
 
 from firmware.model.qp import SQER
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ERR, ST_UC, CompletionQueue, End, World, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import Cqe64, CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
@@ -18,7 +17,7 @@ from vhca.wire.packet import FETCH_ADD, READ_REQUEST, SEND, UC, WRITE, Packet
 @pytest.mark.parametrize("size", [0, 1, 5000, 600_000])
 def test_write_and_send_arrive_and_complete_at_once(size: int) -> None:
     world, a, b = pair(ST_UC)
-    content = os.urandom(size)
+    content = some_bytes(size)
     target, place = b.buffer(size), b.buffer(size)
     b.post_recv(place, size)
     a.write(a.buffer(content), size, target, b.card.key)
@@ -109,7 +108,7 @@ def test_connection_starts_anywhere() -> None:
 
 def test_after_a_send_error_and_its_recovery_messages_go_on() -> None:
     world, a, b = pair(ST_UC)
-    content = os.urandom(3000)
+    content = some_bytes(3000)
     place = b.buffer(3000)
     b.post_recv(place, 3000)
     # A message of several packets whose key is wrong: none of them leaves.
@@ -128,7 +127,7 @@ def test_after_a_send_error_and_its_recovery_messages_go_on() -> None:
 def test_after_a_flush_and_its_recovery_a_message_of_many_steps_goes_on() -> None:
     world, a, b = pair(ST_UC, World(16 << 20))
     size = 3 << 20
-    content = os.urandom(size)
+    content = some_bytes(size)
     source, target = a.buffer(content), b.buffer(size)
     # The first one is under way, one is fetched behind it and one is not, when the error comes.
     for key in (0xBAD00, a.card.key, a.card.key):

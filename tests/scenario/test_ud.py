@@ -1,6 +1,5 @@
 """Datagrams and the management queue pairs: one scenario per rule."""
 
-import os
 import struct
 
 import pytest
@@ -11,6 +10,7 @@ from firmware.model.qp import SQER
 from firmware.transport.port import path_bits
 from tests.scenario.tools import inject
 from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeGrh, CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
@@ -38,7 +38,7 @@ def smp(mgmt_class: int = 0x01, method: int = 0x81, dr_slid: int = PERMISSIVE_LI
 
 def test_datagram_is_delivered_behind_the_grh_area() -> None:
     world, a, b = ud_pair()
-    content = os.urandom(100)
+    content = some_bytes(100)
     target = b.buffer(b"\xee" * 140)
     b.post_recv(target, 140)
     index = a.datagram(a.buffer(content), 100, 2, b.qpn)

@@ -1,6 +1,5 @@
 """Registration by work request: fast registration, invalidation, windows, and the registration queue."""
 
-import os
 import struct
 
 import pytest
@@ -9,6 +8,7 @@ from firmware.memory import AccessError, direct, translate
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, REMOTE_WRITE, REPEAT_BLOCK, Mkey, Pd
 from firmware.model.pages import packed
 from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, Card, End, World, packed_klms, pair
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.mkey import Klm
 from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
@@ -67,7 +67,7 @@ def test_fast_registration_translates_scattered_pages(inline: bool) -> None:
     order = [2, 0, 3, 1]
     register(b, mkey, [area + 4096 * page for page in order], inline=inline)
     assert [c.syndrome for c in b.send_cq.poll()] == [0]
-    content = os.urandom(LENGTH - 200)
+    content = some_bytes(LENGTH - 200)
     a.write(a.buffer(content), len(content), START + 100, mkey.handle << 8 | 0x11)
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [0]

@@ -1,9 +1,8 @@
 """Extended reliable connection: an initiator sends to a shared queue of the target's domain."""
 
-import os
-
 from firmware.model.objects import SRQ_XRC
 from tests.scenario.world import ERR, ST_XRC, CompletionQueue, End, SharedQueue, World, XrcSegment
+from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
@@ -31,7 +30,7 @@ def segment(number: int) -> bytes:
 
 def test_send_lands_in_the_named_queue_and_completes_on_its_cq() -> None:
     world, a, _, srq, cq = xrc()
-    content = os.urandom(3000)
+    content = some_bytes(3000)
     place = srq.card.alloc(3000)
     srq.post_recv(place, 3000)
     a.post(WqeOpcode.SEND_IMM, segment(srq.srq.handle) + a.sge(a.buffer(content), 3000), imm=4)
@@ -46,7 +45,7 @@ def test_write_and_read() -> None:
     world, a, b, srq, _ = xrc()
     # The domain that counts is that of the named queue, not that of the target (annex A14).
     b.qp.pd += 1
-    content = os.urandom(5000)
+    content = some_bytes(5000)
     remote, back = b.buffer(5000), a.buffer(5000)
     there = segment(srq.srq.handle) + RaddrSegment(raddr=remote, rkey=b.card.key).to_bytes()
     a.post(WqeOpcode.RDMA_WRITE, there + a.sge(a.buffer(content), 5000))

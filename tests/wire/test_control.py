@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import socket
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.content import some_bytes
 from tests.support.remote import RemoteDriver, pair
 from tests.wire.client import Client
 from vhca.chip.control import MAX_CLIENTS, MAX_LINE_BYTES, PAUSE_FACTOR, SOCKET_NAME
@@ -66,7 +66,7 @@ def flood(path: Path, lines: bytes, stop: threading.Event) -> None:
     [
         pytest.param(b'{"order": "counters"}\n', id="orders without reading"),
         pytest.param(b'{"order": "link_down", "card": "h1"}\n{"order": "link_up", "card": "h1"}\n', id="cables"),
-        pytest.param(os.urandom(64 << 10), id="garbage"),
+        pytest.param(some_bytes(64 << 10), id="garbage"),
         pytest.param(b"[" * (MAX_LINE_BYTES - 1) + b"\n", id="deep"),
         pytest.param(b"\n" * 4096, id="empty lines"),
     ],

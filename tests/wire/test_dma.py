@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.content import some_bytes
 from tests.wire.client import ANSWER_TIMEOUT_S, Client, Message, RemoteError, closing, memfd
 from tests.wire.conftest import Rig, open_fds
 from vhca.hw.memory import DmaError
@@ -439,14 +440,14 @@ class Answering:
 
 def test_large_accesses_come_in_pieces_of_64_kib(rig: Rig, client: Client) -> None:
     client.dma_map(0, 1 << 30)
-    memory = bytearray(os.urandom(100_000))
+    memory = bytearray(some_bytes(100_000))
     with Answering(client, memory, 2) as messages:
         assert rig.server.dma.read(1000, 65546) == memory[1000:66546]
     assert [message.payload for message in messages] == [
         proto.DMA_ACCESS.pack(1000, 65536),
         proto.DMA_ACCESS.pack(66536, 10),
     ]
-    data = os.urandom(65546)
+    data = some_bytes(65546)
     with Answering(client, memory, 2) as messages:
         rig.server.dma.write(2000, data)
     assert memory[2000:67546] == data

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.content import some_bytes
 from tests.wire.client import Client, closing, eventfds, fired, memfd
 from tests.wire.conftest import Rig, ToyDevice, open_fds
 from vhca.vfio_user import Server, VfioUserError, proto
@@ -105,7 +106,7 @@ def test_slow_handlers_are_counted(rig: Rig, client: Client, monkeypatch: pytest
 def test_replies_survive_a_full_socket(rig: Rig, client: Client) -> None:
     """Large replies, read slowly by another thread than the server's."""
     rig.device.regions[0].size = 1 << 20
-    rig.device.memory[0] = bytearray(os.urandom(1 << 20))
+    rig.device.memory[0] = bytearray(some_bytes(1 << 20))
     client.close()
     rig.step()
     ours, theirs = socket.socketpair()

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.content import some_bytes
 from vhca.lab import guest_agent as wire
 from vhca.lab.agent_client import AgentClient
 from vhca.lab.agent_process import Process, Stream
@@ -74,7 +75,7 @@ def test_what_cannot_be_started(client: AgentClient, tmp_path: Path) -> None:
 
 
 def test_more_input_than_any_buffer(client: AgentClient) -> None:
-    data = os.urandom(3 * wire.WINDOW + 17)
+    data = some_bytes(3 * wire.WINDOW + 17)
     process = client.popen(["cat"], cwd="/")
     process.write(data)
     process.close_stdin()
@@ -123,7 +124,7 @@ def test_sinks_take_output_instead_of_streams(client: AgentClient) -> None:
 
 
 def test_files(client: AgentClient, tmp_path: Path) -> None:
-    data = os.urandom(600_000)
+    data = some_bytes(600_000)
     client.put_file(data, str(tmp_path / "new/folder/file"), 0o741)
     assert (tmp_path / "new/folder/file").read_bytes() == data
     assert client.get_file(str(tmp_path / "new/folder/file")) == (data, 0o741)
@@ -139,7 +140,7 @@ def test_files(client: AgentClient, tmp_path: Path) -> None:
 
 def test_files_copied_out_are_ordinary_files_of_this_host(client: AgentClient, tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "back/target"
-    data = os.urandom(300_000)
+    data = some_bytes(300_000)
     source.write_bytes(data)
     before = os.umask(0o027)
     try:

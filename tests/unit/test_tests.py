@@ -1,0 +1,52 @@
+"""The tests themselves: they are the same in every run."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+# Sources of chance that no seed makes repeatable.
+SEEDLESS = ("urandom", "SystemRandom", "token_bytes", "token_hex", "uuid4")
+
+
+def seedless(tree: ast.Module) -> list[ast.Call]:
+    """Calls whose outcome no seed decides."""
+    modules = {
+        name.asname or name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            name = function.attr
+            of_module = isinstance(function.value, ast.Name) and function.value.id == "random" and "random" in modules
+        else:
+            name, of_module = getattr(function, "id", ""), False
+        if name in SEEDLESS or (name == "Random" and not node.args) or (of_module and name != "Random"):
+            found.append(node)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [
+        ("import os\nos.urandom(3)", 1),
+        ("import random\nrandom.choice([1])\nrandom.Random(1).choice([1])", 1),
+        ("from random import Random\nRandom()\nRandom(2)", 1),
+        ("random.choice([1])", 0),
+    ],
+)
+def test_chance_is_recognised(source: str, calls: int) -> None:
+    assert len(seedless(ast.parse(source))) == calls
+
+
+def test_no_test_depends_on_chance() -> None:
+    found = [
+        f"{path.relative_to(TESTS)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in seedless(ast.parse(path.read_text("utf-8")))
+    ]
+    assert not found, "seedless:\n" + "\n".join(found)
