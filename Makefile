@@ -10,7 +10,7 @@ SOURCES := vhca firmware tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats bench bench-memory bench-fairness fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page bench bench-memory bench-fairness fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -56,8 +56,12 @@ spelling: $(STAMP) ## codespell
 links: $(STAMP) ## links between the pages of the documentation
 	$(BIN)/python tests/check_docs.py
 
-pages: $(STAMP) ## docs/formats is what the declarations say
+pages: $(STAMP) ## docs/formats and docs/imports.md are what the code says
 	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats --check
+	$(BIN)/python -m tests.import_graph docs/imports.md --check
+
+imports-page: $(STAMP) ## write docs/imports.md anew
+	$(BIN)/python -m tests.import_graph docs/imports.md
 
 formats: $(STAMP) ## write docs/formats anew
 	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats
