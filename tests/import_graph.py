@@ -32,8 +32,8 @@ HEAD = """# Who imports whom
 This page is generated from the code; `make imports-page` writes it.
 
 A *room* is a module or package directly inside the one named; an *arrow* says that one imports another, however often.
-*Floors* is the longest chain of rooms that import each other downwards.  A *circle* is a set of rooms that all reach each
-other: those can only be understood, tested and changed together.
+*Floors* is the longest chain of rooms that import each other downwards.  A *circle* is a set of rooms that all reach
+each other: those can only be understood, tested and changed together.
 
 | package | rooms | floors | arrows | circles |
 |---|---|---|---|---|
