@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # pytest's options, such as PYTEST="-x -k pingpong"
 PYTEST ?=
 # folders, not ".": ruff would also format the examples in Markdown pages, which line their comments up
-SOURCES := vhca firmware tests guest-tests --exclude '*.md'
+SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
@@ -68,7 +68,7 @@ formats: $(STAMP) ## write docs/formats anew
 
 bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
 	$(BIN)/python -m tests.bench.bench_engine
-	$(BIN)/python -m vhca.lab.bench
+	$(BIN)/python -m acceptance.benchmark
 
 bench-fairness: $(STAMP) ## how long an idle card's register access waits while another card works
 	$(BIN)/python -m tests.bench.bench_fairness
@@ -80,7 +80,7 @@ soak: $(STAMP) ## 500 driver reloads, 100 machine resets on one rack: memory, de
 	$(BIN)/python -m tests.soak $(LOOPS)
 
 conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
-	$(BIN)/python -m vhca.lab.conformance
+	$(BIN)/python -m acceptance.conformance
 
 ucx: $(STAMP) ## UCX's performance test in guests: every transport, operation and size
 	VHCA_UCX=all $(BIN)/pytest tests/guest/test_ucx.py $(PYTEST)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from vhca.lab import Guest
-from vhca.lab.demo import DEVICE, kernel_log_trouble, wait_port_active
+from vhca.lab import Guest, kernel_log_trouble
+from vhca.lab.perftest import DEVICE, wait_port_active
 
 PORT = f"/sys/class/infiniband/{DEVICE}/ports/1"
 

@@ -7,15 +7,17 @@ import os
 import pytest
 
 from vhca.lab import Lab
-from vhca.lab.claims.bench import LAB_ARGUMENTS, Bench
-from vhca.lab.claims.framework import Claim, Findings, Status, Verdict, all_claims, choose
-from vhca.lab.claims.report import OUTPUT, load
-from vhca.lab.claims.run import judge
+from acceptance.claims.bench import LAB_ARGUMENTS, Bench
+from acceptance.claims.framework import Claim, Findings, all_claims, choose
+from acceptance.claims.verdict import Status, Verdict
+from acceptance.claims.report import KIND, load
+from acceptance.claims.run import judge
+from acceptance.places import results_folder
 
 #: One or two of each group: a trace, a two-sided script, a fault, a claim that is contradicted.
 QUICK = ("A02", "A07", "B17", "C03", "C06", "C08", "D06", "E02")
 CHOSEN = [] if os.environ.get("VHCA_ALL_CLAIMS") else [c.id for c in all_claims() if c.id in QUICK]
-STORED = load(OUTPUT, "6.19")
+STORED = load(results_folder(KIND, None), "6.19")
 
 pytestmark = pytest.mark.vhca(**LAB_ARGUMENTS)
 

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from vhca.lab.conformance import OUTPUT, RECORD
-from vhca.lab.conformance_bench import HCA, SOFT_ROCE, SUITE, Bench, PassthroughBench
-from vhca.lab.conformance_report import unexplained
-from vhca.lab.conformance_results import PASSED, TIMEOUT, DeviceRun, load, regressions
+from acceptance.conformance.run import KIND, RECORD
+from acceptance.conformance.bench import HCA, SOFT_ROCE, SUITE, Bench, PassthroughBench
+from acceptance.conformance.report import unexplained
+from acceptance.conformance.results import PASSED, TIMEOUT, DeviceRun, load, regressions
+from acceptance.places import results_folder
+
+STORED = results_folder(KIND, None) / RECORD
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def test_the_guest_has_what_the_suite_asks_for(bench: Bench) -> None:
 def test_files_come_out_as_stored(bench: Bench, name: str) -> None:
     run = DeviceRun(SOFT_ROCE, {}, {name: bench.run_file(name)})
     assert run.totals().total() > 0
-    assert regressions(load(OUTPUT / RECORD)[SOFT_ROCE], run) == []
+    assert regressions(load(STORED)[SOFT_ROCE], run) == []
     assert unexplained(run) == []
 
 
@@ -64,7 +67,7 @@ def test_the_card_does_what_is_stored_of_it() -> None:
     with Bench(HCA) as bench:
         run = DeviceRun(HCA, {}, {name: bench.run_file(name) for name in ("test_pd", "test_srq", "test_mlx5_uar")})
     assert run.totals()[PASSED] > 0
-    assert regressions(load(OUTPUT / RECORD)[HCA], run) == []
+    assert regressions(load(STORED)[HCA], run) == []
     assert unexplained(run) == []
 
 

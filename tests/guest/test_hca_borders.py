@@ -8,7 +8,7 @@ import pytest
 
 from tests.guest.cards import assert_no_complaint, wait_for
 from vhca.lab import Guest, Lab
-from vhca.lab.demo import EXCHANGES, run_exchange, wait_port_active
+from vhca.lab.perftest import pingpong, run_exchange, wait_port_active
 from vhca.wire import smp
 from vhca.wire.smp import PortInfo
 
@@ -40,7 +40,7 @@ def test_forged_smps_change_nothing(lab: Lab, guest_pair: tuple[Guest, Guest]) -
     assert forge(attacker, 1, 2, disabling(0)) == "silence"
     assert lab.fabric.counters()["switch.dropped.bad_mkey"] == dropped + 1
     assert lab.fabric.active()
-    ends = run_exchange(victim, attacker, EXCHANGES[0], 20950)
+    ends = run_exchange(victim, attacker, pingpong("rc", 4096, 200), 20950)
     assert [end.returncode for end in ends] == [0, 0], ends
     assert_no_complaint(attacker, victim)
 

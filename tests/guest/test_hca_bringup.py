@@ -8,7 +8,7 @@ import pytest
 
 from tests.guest.cards import PORT, assert_no_complaint, moved, sysfs
 from vhca.lab import Guest, Lab
-from vhca.lab.demo import wait_port_active
+from vhca.lab.perftest import wait_port_active
 
 KEY = 0xC0FFEE
 

@@ -11,16 +11,16 @@ import pytest
 from tests.guest.cards import moved
 from vhca.fabric import Fault
 from vhca.lab import Cache, Guest, Lab, Progress
-from vhca.lab.demo import DEVICE, Exchange, bandwidth_figure, pingpong_figure, run_exchange, wait_port_active
+from vhca.lab.perftest import DEVICE, perftest, pingpong, run_exchange, wait_port_active
 from vhca.lab.tshark import Tshark, find_tshark, frame_trouble
 
 _ports = iter(range(21000, 22000))
 
 EXCHANGES = [
-    Exchange("ib_write_bw", ("-d", DEVICE, "-F", "-s", "10000", "-n", "20"), "", bandwidth_figure),
-    Exchange("ib_read_bw", ("-d", DEVICE, "-F", "-s", "10000", "-n", "20"), "", bandwidth_figure),
-    Exchange("ibv_rc_pingpong", ("-d", DEVICE, "-s", "1500", "-n", "10"), "", pingpong_figure),
-    Exchange("ibv_ud_pingpong", ("-d", DEVICE, "-s", "700", "-n", "10"), "", pingpong_figure),
+    perftest("ib_write_bw", 10000, 20),
+    perftest("ib_read_bw", 10000, 20),
+    pingpong("rc", 1500, 10),
+    pingpong("ud", 700, 10),
 ]
 
 
@@ -82,7 +82,7 @@ def test_the_third_write_is_lost_as_the_page_says(
     names: dict[str, object] = {"lab": lab}
     with lab.fabric.capture(tmp_path / "run.pcapng", both_ends=True), moved(lab.hcas[1]) as card:
         exec(before, names)
-        exchange = Exchange("ib_write_bw", ("-d", DEVICE, "-F", "-s", "10000", "-n", "20"), "", bandwidth_figure)
+        exchange = perftest("ib_write_bw", 10000, 20)
         ends = run_exchange(*guest_pair, exchange, next(_ports))
         assert [end.returncode for end in ends] == [0, 0], ends
         rule = names["rule"]
@@ -109,7 +109,7 @@ def test_a_write_of_64_kib_is_sixteen_packets_and_an_acknowledgement(
     """What docs/how-a-write-travels.md says of captures; the two ends write in turns, one WRITE at a time."""
     for guest in guest_pair:
         wait_port_active(guest)
-    exchange = Exchange("ib_write_lat", ("-d", DEVICE, "-F", "-s", "65536", "-n", "10"), "", str)
+    exchange = perftest("ib_write_lat", 65536, 10)
     with lab.fabric.capture(tmp_path / "run.pcapng"):
         ends = run_exchange(*guest_pair, exchange, next(_ports))
     assert [end.returncode for end in ends] == [0, 0], ends

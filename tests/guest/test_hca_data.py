@@ -8,12 +8,12 @@ import pytest
 
 from tests.guest.cards import Moved, assert_no_complaint, moved, sysfs, wait_for
 from vhca.lab import Completed, Guest, Lab
-from vhca.lab.demo import (
+from vhca.lab.perftest import (
     DEVICE,
     Exchange,
-    bandwidth_figure,
     latency_figure,
-    pingpong_figure,
+    perftest,
+    pingpong,
     run_exchange,
     wait_port_active,
 )
@@ -49,17 +49,12 @@ def _packets(size_bytes: int, mtu: int = MTU) -> int:
     return max(1, -(-size_bytes // mtu))
 
 
-def _pingpong(service: str, size_bytes: int, rounds: int) -> Exchange:
-    arguments = ("-d", DEVICE, "-s", str(size_bytes), "-n", str(rounds))
-    return Exchange(f"ibv_{service}_pingpong", arguments, "", pingpong_figure)
-
-
 @pytest.mark.parametrize(
     ("service", "size_bytes"), [("rc", 1024), ("rc", 5000), ("uc", 1024), ("uc", 5000), ("ud", 1024)]
 )
 def test_pingpong(service: str, size_bytes: int, lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     rounds = 60
-    exchange = _pingpong(service, size_bytes, rounds)
+    exchange = pingpong(service, size_bytes, rounds)
     done, at_server, at_client = _exchange(lab, exchange)
     assert f"{2 * rounds * size_bytes} bytes in" in done.stdout
     assert f"{rounds} iters in" in done.stdout
@@ -77,16 +72,13 @@ def test_pingpong(service: str, size_bytes: int, lab: Lab, guest_pair: tuple[Gue
 
 
 def test_a_pingpong_with_events_raises_interrupts(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
-    exchange = _pingpong("rc", 64, 40)
-    exchange = Exchange(exchange.program, (*exchange.arguments, "-e"), "", pingpong_figure)
-    _, at_server, at_client = _exchange(lab, exchange)
+    _, at_server, at_client = _exchange(lab, pingpong("rc", 64, 40, "-e"))
     assert at_server["interrupts"] >= 20
     assert at_client["interrupts"] >= 20
 
 
 def test_a_pingpong_over_a_shared_receive_queue(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
-    arguments = ("-d", DEVICE, "-s", "256", "-n", "40", "-q", "3", "-r", "30")
-    done, _, at_client = _exchange(lab, Exchange("ibv_srq_pingpong", arguments, "", pingpong_figure))
+    done, _, at_client = _exchange(lab, pingpong("srq", 256, 40, "-q", "3", "-r", "30"))
     assert "40 iters in" in done.stdout
     assert at_client["tx_bytes"] >= 40 * 256
 
@@ -103,8 +95,7 @@ def test_a_pingpong_over_a_shared_receive_queue(lab: Lab, guest_pair: tuple[Gues
     ],
 )
 def test_bandwidth(program: str, size_bytes: int, rounds: int, lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
-    arguments = ("-d", DEVICE, "-F", "-s", str(size_bytes), "-n", str(rounds))
-    exchange = Exchange(program, arguments, "", bandwidth_figure)
+    exchange = perftest(program, size_bytes, rounds)
     done, at_server, at_client = _exchange(lab, exchange)
     assert f"{size_bytes} " in done.stdout
     exchange.figure(done.stdout)
@@ -115,8 +106,7 @@ def test_bandwidth(program: str, size_bytes: int, rounds: int, lab: Lab, guest_p
 
 @pytest.mark.parametrize("program", ["ib_write_lat", "ib_send_lat", "ib_read_lat"])
 def test_latency(program: str, lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
-    arguments = ("-d", DEVICE, "-F", "-s", "8", "-n", "100")
-    exchange = Exchange(program, arguments, "", latency_figure)
+    exchange = perftest(program, 8, 100)
     done, at_server, at_client = _exchange(lab, exchange)
     exchange.figure(done.stdout)
     source = at_server if program == "ib_read_lat" else at_client
@@ -127,7 +117,7 @@ def test_latency(program: str, lab: Lab, guest_pair: tuple[Guest, Guest]) -> Non
 def test_latency_with_events(program: str, lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     """perftest arms before it polls, polls once, and takes each event for one completion."""
     size = () if program == "ib_atomic_lat" else ("-s", "1024")
-    exchange = Exchange(program, ("-d", DEVICE, "-F", "-e", "-n", "100", *size), "", latency_figure)
+    exchange = Exchange(program, ("-d", DEVICE, "-F", "-e", "-n", "100", *size), latency_figure)
     done, _, at_client = _exchange(lab, exchange)
     exchange.figure(done.stdout)
     assert at_client["interrupts"] >= 50
@@ -136,8 +126,7 @@ def test_latency_with_events(program: str, lab: Lab, guest_pair: tuple[Guest, Gu
 def test_writes_are_counted_alike_everywhere(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     """The figures of docs/how-a-write-travels.md: both cards, completions, and the receiver's kernel."""
     writes = sysfs(guest_pair[0], "hw_counters/rx_write_requests")
-    arguments = ("-d", DEVICE, "-F", "-s", "65536", "-n", "300", "-Q", "1")
-    _, at_server, at_client = _exchange(lab, Exchange("ib_write_bw", arguments, "", bandwidth_figure))
+    _, at_server, at_client = _exchange(lab, perftest("ib_write_bw", 65536, 300, "-Q", "1"))
     assert at_client["tx_packets"] == at_server["rx_packets"] == 4800
     assert at_client["tx_bytes"] == at_server["rx_bytes"] == 19660800
     # the driver may register memory by a few requests of its own
@@ -150,8 +139,7 @@ def test_the_kernels_counters_are_the_fabrics(lab: Lab, guest_pair: tuple[Guest,
     names = ("port_xmit_packets", "port_rcv_packets", "port_xmit_data", "port_rcv_data")
     before = {guest.name: {name: sysfs(guest, f"counters/{name}") for name in names} for guest in guest_pair}
     writes = sysfs(server, "hw_counters/rx_write_requests")
-    arguments = ("-d", DEVICE, "-F", "-s", "8192", "-n", "50")
-    _, _, at_client = _exchange(lab, Exchange("ib_write_bw", arguments, "", bandwidth_figure))
+    _, _, at_client = _exchange(lab, perftest("ib_write_bw", 8192, 50))
     after = {guest.name: {name: sysfs(guest, f"counters/{name}") for name in names} for guest in guest_pair}
 
     def grew(guest: Guest, name: str) -> int:

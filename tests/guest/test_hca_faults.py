@@ -11,7 +11,7 @@ import pytest
 from tests.guest.cards import Moved, moved
 from vhca.fabric import Fault
 from vhca.lab import Guest, Lab
-from vhca.lab.demo import DEVICE, Exchange, bandwidth_figure, run_exchange, wait_port_active
+from vhca.lab.perftest import perftest, run_exchange, wait_port_active
 from vhca.wire.packet import RC
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "guest-tests"
@@ -59,7 +59,7 @@ def both(lab: Lab, script: str, *arguments: str) -> tuple[dict[str, object], dic
 def test_bandwidth_at_five_percent_loss(lab: Lab, guest_pair: tuple[Guest, Guest], program: str) -> None:
     # every packet crosses two cables
     damage(lab, ("drop", LOSS / 2))
-    exchange = Exchange(program, ("-d", DEVICE, "-F", "-s", "16384", "-n", "200"), "", bandwidth_figure)
+    exchange = perftest(program, 16384, 200)
     with moved(lab.hcas[1]) as client, moved(lab.hcas[0]) as server:
         for end in run_exchange(*guest_pair, exchange, next(_ports), 120):
             assert end.returncode == 0, end.stdout + end.stderr

@@ -10,9 +10,9 @@ import pytest
 
 from tests.guest.cards import assert_no_complaint, live_objects, load, moved, settled_objects, unload, wait_for
 from vhca.lab import Guest, GuestError, Lab
-from vhca.lab.demo import EXCHANGES, run_exchange, wait_listening, wait_port_active
+from vhca.lab.perftest import pingpong, run_exchange, wait_listening, wait_port_active
 
-PINGPONG = EXCHANGES[0]
+PINGPONG = pingpong("rc", 4096, 200)
 _ports = iter(range(20000, 21000))
 
 

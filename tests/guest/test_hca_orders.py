@@ -20,7 +20,7 @@ import pytest
 from tests.guest.cards import PORT, moved
 from vhca.cli.running import example
 from vhca.lab import Guest, Lab
-from vhca.lab.demo import DEVICE, Exchange, bandwidth_figure, run_exchange, wait_port_active
+from vhca.lab.perftest import perftest, run_exchange, wait_port_active
 
 VHCA = (sys.executable, "-m", "vhca.cli.main")
 _ports = iter(range(22500, 22999))
@@ -73,7 +73,7 @@ def test_the_third_write_is_dropped_counted_and_sent_again(lab: Lab, guest_pair:
 
     before = dropped()
     vhca("fault", "h1", "drop", "--opcode", "RDMA_WRITE", "--nth", "3", *of(lab))
-    exchange = Exchange("ib_write_bw", ("-d", DEVICE, "-F", "-s", "10000", "-n", "20"), "", bandwidth_figure)
+    exchange = perftest("ib_write_bw", 10000, 20)
     with moved(lab.hcas[1]) as card:
         ends = run_exchange(*guest_pair, exchange, next(_ports))
     assert [end.returncode for end in ends] == [0, 0], ends

@@ -8,7 +8,7 @@ import pytest
 
 from tests.guest.cards import assert_no_complaint, moved
 from vhca.lab import Guest, Lab
-from vhca.lab.demo import wait_port_active
+from vhca.lab.perftest import wait_port_active
 
 pytestmark = pytest.mark.vhca(guests=2, extra_modules=("nvme-rdma", "nvmet-rdma", "brd"))
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.guest.cards import assert_no_complaint, wait_for
 from vhca.lab import Guest, Lab
-from vhca.lab.demo import DEVICE, wait_port_active
+from vhca.lab.perftest import DEVICE, wait_port_active
 
 # no M_Key: these tools look at agents and give them orders as an administrator does
 pytestmark = pytest.mark.vhca(guests=2, mkey=0)

@@ -20,10 +20,10 @@ from typing import Final
 
 from tests.soak.distant import DistantRack, Figures
 from vhca.lab import Guest, Lab
-from vhca.lab.demo import EXCHANGES, run_exchange, wait_port_active
+from vhca.lab.perftest import pingpong, run_exchange, wait_port_active
 from vhca.lab.table import aligned
 
-PINGPONG: Final = EXCHANGES[0]
+PINGPONG: Final = pingpong("rc", 4096, 200)
 HEADER: Final = ("after", "reloads", "resets", "rack's memory", "descriptors", "objects", "keys", "commands", "took")
 GROWTH: Final = 0.1
 # The driver makes its stock of keys in its own time, and a rack at rest may have work in hand for a moment.

@@ -1,13 +1,32 @@
-"""The bench: packages, kernels, guest image, QEMU, agent, and the lab that joins them.  See :class:`Lab`."""
+"""The bench: packages, kernels, guest image, QEMU, agent, and the lab that joins them.  See :class:`Lab`.
+
+This is the library's door: what is named here is for everybody.  Beside it are :mod:`vhca.lab.perftest` (programs
+between two guests), :mod:`vhca.lab.packages` (Debian packages for a guest) and :mod:`vhca.lab.kernels` (what a name of
+a kernel stands for); all other modules are the library's own.
+"""
 
 from vhca.lab.agent_process import Process
 from vhca.lab.cache import Cache, Progress
-from vhca.lab.errors import CommandFailed, CommandTimeout, Completed, GuestError, KernelPanic, LabError
-from vhca.lab.kernel_log import Report
+from vhca.lab.errors import (
+    CommandFailed,
+    CommandTimeout,
+    Completed,
+    GuestError,
+    KernelPanic,
+    LabError,
+    PackageError,
+    last_lines,
+    printable,
+)
+from vhca.lab.image import guest_root
+from vhca.lab.kernel_log import Report, kernel_log_trouble
 from vhca.lab.lab import Guest, Lab
+from vhca.lab.pins import GUEST_SUITE
 from vhca.lab.prepare import Prepared, prepare
+from vhca.lab.table import aligned
 
 __all__ = [
+    "GUEST_SUITE",
     "Cache",
     "CommandFailed",
     "CommandTimeout",
@@ -17,9 +36,15 @@ __all__ = [
     "KernelPanic",
     "Lab",
     "LabError",
+    "PackageError",
     "Prepared",
     "Process",
     "Progress",
     "Report",
+    "aligned",
+    "guest_root",
+    "kernel_log_trouble",
+    "last_lines",
     "prepare",
+    "printable",
 ]

@@ -168,3 +168,19 @@ def panic_of(console: str) -> Panic | None:
     end = _end(lines, at, at, "panic")
     own = [record.words for record in lines[at:end]]
     return Panic(lines[at].words[:_HEADLINE_MAX], "\n".join([*led, *own]), any(_END.match(words) for words in own))
+
+
+# -- a run that should have left no trace ------------------------------------------------------------
+
+_TROUBLE: Final = re.compile(
+    r"WARNING:|BUG:|Oops|Call Trace|timed? ?out|timeout\b.*command|health|leaked|refcount|unregister_netdevice"
+    r"|mlx5.*(?:failed|error|syndrome)",
+    re.IGNORECASE,
+)
+#: What a card without the vendor-specific PCI capability makes the driver say (docs/limits.md).
+_EXPECTED: Final = re.compile(r"mlx5_pci_vsc_init\b.*Failed to get valid vendor specific ID")
+
+
+def kernel_log_trouble(log: str) -> list[str]:
+    """The lines of a kernel log that a run in which all went well must not leave: stricter than :func:`reports`."""
+    return [line for line in log.splitlines() if _TROUBLE.search(line) and not _EXPECTED.search(line)]

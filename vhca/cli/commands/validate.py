@@ -12,8 +12,9 @@ from vhca.cli import status
 from vhca.cli.options import add_kernel_options
 
 if TYPE_CHECKING:
-    from vhca.lab.claims.framework import Claim, Verdict
-    from vhca.lab.claims.report import Record
+    from acceptance.claims.framework import Claim
+    from acceptance.claims.verdict import Verdict
+    from acceptance.claims.report import Record
 
 NAME: Final = "validate"
 SUMMARY: Final = "test what is said of RDMA on Linux, claim by claim"
@@ -23,7 +24,7 @@ contradicted (with what is true instead) or not observable (with why), with its 
 a claim should come out.
 
 A run of all claims writes a page, a record (JSON) and JUnit XML, named after the kernel's version, to docs/validation
-of the checkout.  A run of some prints them, unless --update or --output is given."""
+of a checkout, or to the folder given with --output.  A run of some prints them, unless --update or --output is given."""
 EPILOG: Final = f"""\
 examples:
   vhca validate
@@ -59,10 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
     from vhca.lab import Cache, Progress
-    from vhca.lab.claims.bench import Bench
-    from vhca.lab.claims.framework import Status, all_claims, choose
-    from vhca.lab.claims.report import OUTPUT, Record, load, write
-    from vhca.lab.claims.run import run_claims
+    from acceptance.claims.bench import Bench
+    from acceptance.claims.framework import all_claims, choose
+    from acceptance.claims.verdict import Status
+    from acceptance.claims.report import KIND, Record, load, write
+    from acceptance.claims.run import run_claims
+    from acceptance.places import results_folder
 
     try:
         claims = choose(all_claims(), options.only)
@@ -73,6 +76,8 @@ def execute(options: argparse.Namespace) -> int:
         for claim in claims:
             print(f"{claim.id}  {claim.text}")
         return status.OK
+    writes = not options.only or options.update or options.output is not None
+    folder = results_folder(KIND, options.output) if writes else None
     started_s = time.monotonic()
     bench = Bench(
         kernel=options.kernel,
@@ -95,12 +100,10 @@ def execute(options: argparse.Namespace) -> int:
         if failed and bench.booted:
             bench.lab.mark_failed()
     _print_totals(record, time.monotonic() - started_s)
-    folder = options.output if options.output is not None else OUTPUT
-    whole = not options.only
-    if options.update and (stored := load(folder, record.name)) is not None:
-        record.outcomes = {**stored.outcomes, **record.outcomes}
-        record.about = {**stored.about, **record.about}
-    if whole or options.update or options.output is not None:
+    if folder is not None:
+        if options.update and (stored := load(folder, record.name)) is not None:
+            record.outcomes = {**stored.outcomes, **record.outcomes}
+            record.about = {**stored.about, **record.about}
         for path in write(record, folder):
             print(f"written: {path}")
     return status.FAILED if failed else status.OK

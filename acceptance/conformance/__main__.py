@@ -1,0 +1,7 @@
+"""``python -m acceptance.conformance``."""
+
+import sys
+
+from acceptance.conformance.run import main
+
+sys.exit(main())
