@@ -13,9 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
-from vhca.lab import Completed, Guest, Lab, LabError, Progress, aligned, kernel_log_trouble, last_lines, printable
+from vhca.lab import (
+    Completed,
+    Hca,
+    Lab,
+    LabError,
+    Progress,
+    aligned,
+    kernel_log_trouble,
+    last_lines,
+    printable,
+)
 from vhca.lab.perftest import (
     DEVICE,
     TCP_PORT,
@@ -139,7 +149,7 @@ def _run_steps(state: _Run) -> None:
             state.add("kernel log", guest.name, "", "no warning, no error", started_s)
 
 
-def _agreement(hcas: Sequence[Any]) -> str:
+def _agreement(hcas: Sequence[Hca]) -> str:
     """What the cards of the two guests count together; ``LabError`` if one received other data than was sent."""
     counters = [hca.counters() for hca in hcas]
     sums = {

@@ -25,6 +25,9 @@ SHEETS = (
     "vhca.layout",
     "vhca.vfio_user",
     "vhca.lab",
+    "acceptance",
+    "acceptance.claims",
+    "acceptance.conformance",
 )
 PICTURES = ("firmware", "vhca")
 HEAD = """# Who imports whom
@@ -102,7 +105,7 @@ def picture(rooms: list[str], arrows: Counter[tuple[str, str]]) -> str:
 
 def page() -> str:
     """The whole page."""
-    graph = grimp.build_graph("vhca", "firmware", cache_dir=None)
+    graph = grimp.build_graph("vhca", "firmware", "acceptance", cache_dir=None)
     rows, pictures = [], []
     for package in SHEETS:
         rooms, arrows = arrows_of(graph, package)

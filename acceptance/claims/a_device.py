@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
-from collections.abc import Iterator
 from typing import Final
 
 from acceptance.claims.bench import Bench
 from acceptance.claims.framework import Findings, claim
-from acceptance.claims.verdict import Verdict
 from acceptance.claims.soft_roce import soft_roce
 from acceptance.claims.trace import Event, Probe, Trace
+from acceptance.claims.verdict import Verdict
 from vhca.lab.perftest import TCP_PORT, wait_listening
 
 #: The device as its driver hands it over, before the core has done anything with it.
@@ -72,7 +70,7 @@ def a01(bench: Bench) -> Verdict:
     names = bench.run("ls /sys/class/infiniband; cat /sys/class/infiniband/mlx5_0/node_guid").stdout.split()
     found = Findings()
     found.check("the device has a name, the one in sysfs", seen["device"] == names[0] == shown["hca_id"])
-    found.check("node_guid is the card's", _swapped(seen["guid"]) == _guid(names[1]) == bench.card(0).info.node_guid)
+    found.check("node_guid is the card's", _swapped(seen["guid"]) == _guid(names[1]) == bench.card(0).node_guid)
     found.check("phys_port_cnt is what ibv_devinfo shows", seen["ports"] == shown["phys_port_cnt"])
     found.check("attrs holds the limits that user space is told", seen["max_qp"] == shown["max_qp"])
     found.check("ops points into the driver", "[mlx5_ib]" in seen_symbol(trace.named("add")[0], "create_qp"))

@@ -8,8 +8,8 @@ from typing import Final
 
 from acceptance.claims.bench import Bench
 from acceptance.claims.framework import Findings, claim
-from acceptance.claims.verdict import Verdict
 from acceptance.claims.source import kernel_text, line_of
+from acceptance.claims.verdict import Verdict
 
 _FOLDERS: Final = {
     "core": ("ib_core", "ib_uverbs", "ib_umad", "ib_cm", "rdma_cm", "rdma_ucm"),

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from acceptance.claims.bench import Bench
 from acceptance.claims.framework import Findings, claim
-from acceptance.claims.verdict import Verdict
 from acceptance.claims.soft_roce import soft_roce
 from acceptance.claims.trace import Event, Probe
+from acceptance.claims.verdict import Verdict
 from vhca.lab.perftest import TCP_PORT, wait_listening
 
 _PAGE: Final = 4096

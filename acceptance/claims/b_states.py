@@ -7,9 +7,9 @@ from typing import Any, Final
 from acceptance.claims.bench import Bench
 from acceptance.claims.cable import counted, watch
 from acceptance.claims.framework import Findings, claim
-from acceptance.claims.verdict import Verdict
 from acceptance.claims.soft_roce import soft_roce
 from acceptance.claims.trace import Probe
+from acceptance.claims.verdict import Verdict
 
 
 @claim("B10", "RESET: nothing can be posted to the send side, arriving packets are dropped")

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 from acceptance.claims.bench import Bench, Result
 from acceptance.claims.framework import Findings, claim
-from acceptance.claims.verdict import Verdict
 from acceptance.claims.trace import Probe
+from acceptance.claims.verdict import Verdict
 
 STATES: Final = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
 _GUEST_FILE: Final = "/tmp/b16.json"

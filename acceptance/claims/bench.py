@@ -17,24 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vhca.chip.rack import Rack
-from vhca.fabric.faults import Fault
+from acceptance.claims.trace import Event, Probe, Trace
 from acceptance.claims.verdict import Evidence
 from acceptance.places import scripts
-from acceptance.claims.trace import Event, Probe, Trace
+from vhca.chip.rack import LiveFabric
+from vhca.fabric.faults import Fault
 from vhca.lab import (
     Cache,
     CommandFailed,
     CommandTimeout,
     Completed,
     Guest,
+    GuestConfig,
     GuestError,
+    Hca,
     Lab,
     LabError,
+    Process,
     Progress,
+    RackConfig,
 )
 from vhca.lab.kernels import DEFAULT_SPEC, Kernel, resolve
-from vhca.lab.lab import RackLike
 from vhca.lab.perftest import DEVICE, wait_port_active
 
 _GUEST_DIR: Final = "/tmp/guest-tests"
@@ -45,14 +48,6 @@ _OUTPUT_CHARACTERS_MAX: Final = 6000
 _SPARE_SLOT: Final = 20  # PCI Express slot number of the empty slot
 
 
-def spare_rack(hcas: int, directory: Path) -> RackLike:
-    """A rack with one card more than the guests have: it is plugged in while a guest runs.
-
-    Its ports have no M_Key: claims look at agents from inside a guest.
-    """
-    return Rack(hcas + 1, directory, mkey=0)
-
-
 _ABOUT: Final = {
     "firmware of the cards": "cat /sys/class/infiniband/mlx5_0/fw_ver",
     "rdma-core": "readlink -f /usr/lib/x86_64-linux-gnu/libibverbs.so.1 | sed 's/.*[.]so[.]1[.]14[.]//'",
@@ -61,12 +56,17 @@ _ABOUT: Final = {
 #: How a lab must be made for a bench to work with all claims.
 LAB_ARGUMENTS: Final[dict[str, Any]] = {
     "guests": 2,
-    "memory_mib": 1536,
-    "rack_factory": spare_rack,
-    # the BIOS must leave room for a BAR that it cannot see yet
-    "qemu_arguments": (
-        "-device",
-        f"pcie-root-port,id=spare,chassis={_SPARE_SLOT},slot={_SPARE_SLOT},mem-reserve=64M,pref64-reserve=64M",
+    # plugged in while a guest runs
+    "spare_hcas": 1,
+    # no M_Keys: claims look at agents from inside a guest
+    "rack": RackConfig(mkey=0),
+    "guest": GuestConfig(
+        memory_mib=1536,
+        # the BIOS must leave room for a BAR that it cannot see yet
+        qemu_arguments=(
+            "-device",
+            f"pcie-root-port,id=spare,chassis={_SPARE_SLOT},slot={_SPARE_SLOT},mem-reserve=64M,pref64-reserve=64M",
+        ),
     ),
 }
 
@@ -336,7 +336,7 @@ class Bench:
         first, second = (self._result(names[s], args[s], s, done, check, True) for s, done in results)
         return first, second
 
-    def _wait_both(self, processes: Sequence[Any], timeout_s: float) -> list[int]:
+    def _wait_both(self, processes: Sequence[Process], timeout_s: float) -> list[int]:
         try:
             return [process.wait(timeout_s) for process in processes]
         except CommandTimeout as late:
@@ -419,12 +419,12 @@ class Bench:
         return data
 
     # -- cards and cables ----------------------------------------------------------------------------
-    def card(self, index: int = 0) -> Any:
+    def card(self, index: int = 0) -> Hca:
         """A card: ``counters()``, ``objects()``, ``trace_tail(lines)``.  0 and 1 are the guests', 2 is the spare."""
         return self.lab.hcas[index]
 
     @property
-    def fabric(self) -> Any:
+    def fabric(self) -> LiveFabric:
         """The fabric: ``counters()``, ``link_down(name)``, ``add_fault(name, fault)``, ``capture(path)``."""
         return self.lab.fabric
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from acceptance.claims.bench import Bench
 from acceptance.claims.framework import Findings, claim
-from acceptance.claims.verdict import Verdict
 from acceptance.claims.source import kernel_text
 from acceptance.claims.trace import Event
+from acceptance.claims.verdict import Verdict
 
 _CQE_BYTES: Final = 64
 _MADS: Final = 20

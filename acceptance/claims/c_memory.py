@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from acceptance.claims.bench import Bench
 from acceptance.claims.framework import Findings, claim
-from acceptance.claims.verdict import Verdict
 from acceptance.claims.trace import Probe
+from acceptance.claims.verdict import Verdict
 
 _PATTERN: Final = b"written by the other card"
 _SWAP: Final = "modprobe brd rd_nr=1 rd_size=131072 && mkswap /dev/ram0 >/dev/null && swapon /dev/ram0"

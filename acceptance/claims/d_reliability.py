@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from vhca.fabric.faults import Fault
 from acceptance.claims.bench import Bench
 from acceptance.claims.cable import Traffic, counted, disturb, hardware_counters, watch
 from acceptance.claims.framework import Findings, claim
 from acceptance.claims.verdict import Verdict
+from vhca.fabric.faults import Fault
 from vhca.wire.packet import ACKNOWLEDGE, RC, Packet
 
 #: RNR timer codes that are tried, and the time in ms that they announce (volume 1, table 45).

@@ -17,22 +17,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from vhca.chip.rack import Rack
 from acceptance.conformance.results import CRASHED, TIMEOUT, EventLog, FileRun, RecordError
 from vhca.lab import (
     GUEST_SUITE,
     Cache,
     CommandTimeout,
     Guest,
+    GuestConfig,
     GuestError,
     Lab,
     LabError,
     Process,
     Progress,
+    RackConfig,
     guest_root,
 )
 from vhca.lab.kernels import DEFAULT_SPEC
-from vhca.lab.lab import RackLike
 from vhca.lab.packages import PackageStore, unpack
 
 HCA: Final = "hca"
@@ -181,16 +181,15 @@ class Bench:
             guests=1,
             kernel=self._kernel,
             hcas_per_guest=1 if self.device == HCA else 0,
-            memory_mib=_MEMORY_MIB,
+            guest=GuestConfig(
+                memory_mib=_MEMORY_MIB,
+                kernel_arguments=_HCA_ARGUMENTS if self.device == HCA else _KERNEL_ARGUMENTS,
+            ),
+            rack=RackConfig(firmware=self._firmware),
             log_dir=log_dir,
-            kernel_arguments=_HCA_ARGUMENTS if self.device == HCA else _KERNEL_ARGUMENTS,
-            rack_factory=self._rack,
             progress=self._progress,
             cache=self._cache,
         )
-
-    def _rack(self, hcas: int, directory: Path) -> RackLike:
-        return Rack(hcas, directory, firmware=self._firmware)
 
     def stop(self, failed: bool = False) -> None:
         """Take the guest down."""
@@ -344,13 +343,15 @@ class PassthroughBench(Bench):
             guests=1,
             kernel=self._kernel,
             hcas_per_guest=1,
-            memory_mib=_MEMORY_MIB,
+            guest=GuestConfig(
+                memory_mib=_MEMORY_MIB,
+                iommu=True,
+                autoload=False,
+                kernel_arguments=f"intel_iommu=on {_HCA_ARGUMENTS}",
+            ),
+            rack=RackConfig(firmware=self._firmware),
             log_dir=log_dir.with_name(f"passthrough-{self._starts}") if log_dir is not None else None,
             extra_modules=("vfio_iommu_type1",),
-            autoload=False,
-            iommu=True,
-            kernel_arguments=f"intel_iommu=on {_HCA_ARGUMENTS}",
-            rack_factory=self._rack,
             progress=self._progress,
             cache=self._cache,
         )

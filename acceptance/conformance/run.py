@@ -1,8 +1,8 @@
 """The conformance run: rdma-core's own suite, file by file, on the card and on Soft-RoCE.
 
-``python -m acceptance.conformance`` writes rdma-core.md and rdma-core.json: in a checkout to docs/conformance, elsewhere
-to the folder that is named.  Ends with 0 if the card has no failure and every skip is explained, with 1 if not, with 2
-if the bench itself is in trouble.
+``python -m acceptance.conformance`` writes rdma-core.md and rdma-core.json: in a checkout to docs/conformance,
+elsewhere to the folder that is named.  Ends with 0 if the card has no failure and every skip is explained, with 1 if
+not, with 2 if the bench itself is in trouble.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from acceptance.conformance.bench import DEVICES, HCA, Bench, PassthroughBench, suite_files
 from acceptance.conformance.report import markdown, unexplained
-from acceptance.places import results_folder, stored_results
 from acceptance.conformance.results import OUTCOMES, DeviceRun, FileRun, RecordError, load, regressions, to_json
+from acceptance.places import results_folder, stored_results
 from vhca.lab import Cache, LabError, Progress, printable
 from vhca.lab.kernels import DEFAULT_SPEC
 
@@ -118,7 +118,12 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--update", action="store_true", help="with --only or --fast: store what these files gave")
     parser.add_argument("--compare", action="store_true", help="fail on anything worse than the stored outcomes")
     parser.add_argument("--kernel", default=DEFAULT_SPEC, metavar="SPEC", help="kernel of the guests")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where page and record are (default: docs/conformance, in a checkout)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where page and record are (default: docs/conformance, in a checkout)",
+    )
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="where console and device logs go, and stay")
     parser.add_argument("--test-timeout", type=float, default=180.0, metavar="S", help="longest time for one test")
     parser.add_argument("--seed", default="0", help="what the suite's random choices depend on")

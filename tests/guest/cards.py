@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from vhca.lab import Guest, kernel_log_trouble
+from vhca.lab import Guest, Hca, kernel_log_trouble
 from vhca.lab.perftest import DEVICE, wait_port_active
 
 PORT = f"/sys/class/infiniband/{DEVICE}/ports/1"
@@ -21,7 +21,7 @@ class Moved(dict[str, int]):
 
 
 @contextlib.contextmanager
-def moved(hca: Any) -> Iterator[Moved]:
+def moved(hca: Hca) -> Iterator[Moved]:
     """The counters of a card that the body moves; filled in at its end."""
     before = hca.counters()
     result = Moved()
@@ -34,12 +34,12 @@ def sysfs(guest: Guest, name: str) -> int:
     return int(guest.run(["cat", f"{PORT}/{name}"], check=True).stdout)
 
 
-def live_objects(hca: Any) -> dict[str, int]:
+def live_objects(hca: Hca) -> dict[str, int]:
     """What the driver has made and not destroyed, by kind."""
     return {kind: count for kind, count in hca.objects().items() if count}
 
 
-def settled_objects(hca: Any) -> dict[str, int]:
+def settled_objects(hca: Hca) -> dict[str, int]:
     """:func:`live_objects` without memory keys, of which the driver makes a stock in its own time."""
     return {kind: count for kind, count in live_objects(hca).items() if kind != "mkey"}
 

@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from vhca.lab import Lab
 from acceptance.claims.bench import LAB_ARGUMENTS, Bench
 from acceptance.claims.framework import Claim, Findings, all_claims, choose
-from acceptance.claims.verdict import Status, Verdict
 from acceptance.claims.report import KIND, load
 from acceptance.claims.run import judge
+from acceptance.claims.verdict import Status, Verdict
 from acceptance.places import results_folder
+from vhca.lab import Lab
 
 #: One or two of each group: a trace, a two-sided script, a fault, a claim that is contradicted.
 QUICK = ("A02", "A07", "B17", "C03", "C06", "C08", "D06", "E02")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from acceptance.conformance.run import KIND, RECORD
 from acceptance.conformance.bench import HCA, SOFT_ROCE, SUITE, Bench, PassthroughBench
 from acceptance.conformance.report import unexplained
 from acceptance.conformance.results import PASSED, TIMEOUT, DeviceRun, load, regressions
+from acceptance.conformance.run import KIND, RECORD
 from acceptance.places import results_folder
 
 STORED = results_folder(KIND, None) / RECORD

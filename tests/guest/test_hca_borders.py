@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.guest.cards import assert_no_complaint, wait_for
-from vhca.lab import Guest, Lab
+from vhca.lab import Guest, Lab, RackConfig
 from vhca.lab.perftest import pingpong, run_exchange, wait_port_active
 from vhca.wire import smp
 from vhca.wire.smp import PortInfo
@@ -45,7 +45,7 @@ def test_forged_smps_change_nothing(lab: Lab, guest_pair: tuple[Guest, Guest]) -
     assert_no_complaint(attacker, victim)
 
 
-@pytest.mark.vhca(mkey=0, fresh=True)
+@pytest.mark.vhca(rack=RackConfig(mkey=0), fresh=True)
 def test_without_a_key_they_work(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     """The same datagrams bite where nothing protects: the test above shows a border, not a broken forger."""
     attacker, victim = guest_pair

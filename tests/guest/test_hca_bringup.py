@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.guest.cards import PORT, assert_no_complaint, moved, sysfs
-from vhca.lab import Guest, Lab
+from vhca.lab import Guest, Lab, RackConfig
 from vhca.lab.perftest import wait_port_active
 
 KEY = 0xC0FFEE
@@ -45,7 +45,7 @@ def test_devinfo_agrees_with_the_card_and_the_subnet_manager(lab: Lab, guest_pai
         assert _field(text, "active_mtu") == "4096 (5)"
         assert _field(text, "sm_lid") == "1"
         assert re.fullmatch(r"\d+\.\d+\.\d+", _field(text, "fw_ver"))
-        assert _field(text, "node_guid").replace(":", "") == f"{hca.info.node_guid:016x}"
+        assert _field(text, "node_guid").replace(":", "") == f"{hca.node_guid:016x}"
         assert int(_field(text, "port_lid")) == lab.fabric.lid(hca.name)
         lids.add(lab.fabric.lid(hca.name))
     assert len(lids) == 2
@@ -71,17 +71,17 @@ def test_agents_answer_nobody_without_their_key(guest: Guest, lab: Lab) -> None:
     counters = lab.fabric.counters()
     assert counters["switch.dropped.bad_mkey"] >= 1
     assert lab.fabric.active()
-    assert f"{lab.hcas[1].info.node_guid:#018x}" in guest.run(["saquery", "-N"], check=True).stdout
+    assert f"{lab.hcas[1].node_guid:#018x}" in guest.run(["saquery", "-N"], check=True).stdout
 
 
-@pytest.mark.vhca(mkey=KEY)
+@pytest.mark.vhca(rack=RackConfig(mkey=KEY))
 def test_the_owner_of_the_key_reads_agents(guest_pair: tuple[Guest, Guest], lab: Lab) -> None:
     guest = guest_pair[0]
     lid = str(lab.fabric.lid(lab.hcas[1].name))
     assert lab.hcas[1].name in guest.run(["smpquery", "-y", hex(KEY), "nodedesc", lid], check=True).stdout
     found = guest.run(["ibnetdiscover", "-y", hex(KEY)], check=True).stdout
     for hca in lab.hcas:
-        assert f"H-{hca.info.node_guid:016x}" in found
+        assert f"H-{hca.node_guid:016x}" in found
 
 
 def test_probing_costs_commands_and_no_malformed_one(lab: Lab) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.guest.cards import assert_no_complaint, live_objects, load, moved, settled_objects, unload, wait_for
-from vhca.lab import Guest, GuestError, Lab
+from vhca.lab import Guest, GuestError, Lab, RackConfig
 from vhca.lab.perftest import pingpong, run_exchange, wait_listening, wait_port_active
 
 PINGPONG = pingpong("rc", 4096, 200)
@@ -87,7 +87,7 @@ def test_a_reset_without_warning_in_the_middle_of_a_transfer(lab: Lab, guest_pai
     assert_no_complaint(server, client)
 
 
-@pytest.mark.vhca(guests=3, fresh=True, mkey=0)
+@pytest.mark.vhca(guests=3, fresh=True, rack=RackConfig(mkey=0))
 def test_the_death_of_a_guest_leaves_the_others_and_the_fabric_working(lab: Lab) -> None:
     for guest in lab.guests:
         wait_port_active(guest)
@@ -104,7 +104,7 @@ def test_the_death_of_a_guest_leaves_the_others_and_the_fabric_working(lab: Lab)
     wait_for(lambda: lab.fabric.lid(dead.name) == 0 or not lab.fabric.active(dead.name))
     listening.kill()
     _works(server, client)
-    assert "H-" + f"{dead.info.node_guid:016x}" not in server.run(["ibnetdiscover"], check=True).stdout
+    assert "H-" + f"{dead.node_guid:016x}" not in server.run(["ibnetdiscover"], check=True).stdout
     assert_no_complaint(server, client)
 
 

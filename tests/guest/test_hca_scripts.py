@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from vhca.lab import Guest, Lab
+from vhca.lab import Guest, GuestConfig, Lab
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "guest-tests"
+SHARED = GuestConfig(share=SCRIPTS, share_writable=False)
 
-pytestmark = pytest.mark.vhca(guests=2, share=SCRIPTS, share_writable=False)
+pytestmark = pytest.mark.vhca(guests=2, guest=SHARED)
 
 
 def _script(guest: Guest, *words: str) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from vhca.cli.main import main
-from vhca.lab import GuestError, KernelPanic, Lab
-from vhca.lab.lab import Guest
+from vhca.lab import Guest, GuestConfig, GuestError, KernelPanic, Lab
 
 #: A fault of the kernel itself (docs/museum.md).
 _OOPS = (
@@ -42,7 +41,9 @@ def test_an_oops_in_a_command_is_shown_and_kept(capfd: pytest.CaptureFixture[str
 
 
 def test_a_panic_while_booting_is_no_time_out(tmp_path: Path) -> None:
-    lab = Lab(guests=1, hcas_per_guest=0, kernel_arguments="rdinit=/nonexistent", log_dir=tmp_path / "logs")
+    lab = Lab(
+        guests=1, hcas_per_guest=0, guest=GuestConfig(kernel_arguments="rdinit=/nonexistent"), log_dir=tmp_path / "logs"
+    )
     with pytest.raises(KernelPanic, match="Unable to mount root fs") as caught:
         lab.start()
     assert "mount_root_generic" in caught.value.trace
@@ -68,7 +69,7 @@ def test_a_panicked_guest_can_be_looked_at_and_reset(guest: Guest, tmp_path: Pat
     assert guest.run(["echo", "again"], check=True).stdout == "again\n"
 
 
-@pytest.mark.vhca(guests=1, hcas_per_guest=0, kernel_arguments="panic=-1", fresh=True)
+@pytest.mark.vhca(guests=1, hcas_per_guest=0, guest=GuestConfig(kernel_arguments="panic=-1"), fresh=True)
 def test_a_kernel_that_was_told_to_restart_does_and_its_panic_is_seen(guest: Guest) -> None:
     boots = guest.agent.boots
     with pytest.raises(KernelPanic):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.content import some_bytes
-from vhca.lab import CommandFailed, CommandTimeout, GuestError, Lab, LabError
+from vhca.lab import CommandFailed, CommandTimeout, GuestConfig, GuestError, Lab, LabError
 
 _PROGRAMS = [
     *("ibv_devinfo", "ibv_rc_pingpong", "ibv_ud_pingpong", "ibstat", "saquery", "opensm", "rdma", "ucmatose"),
@@ -30,7 +30,7 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lab(share: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     logs = tmp_path_factory.mktemp("logs")
-    with Lab(guests=2, hcas_per_guest=0, share=share, log_dir=logs) as running:
+    with Lab(guests=2, hcas_per_guest=0, guest=GuestConfig(share=share), log_dir=logs) as running:
         yield running
 
 
@@ -239,12 +239,17 @@ def test_a_guest_that_prints_without_end_stays_usable(lab: Lab) -> None:
 
 
 def test_a_kernel_with_its_virtio_in_modules_has_share_and_network(share: Path, tmp_path: Path) -> None:
-    with Lab(guests=2, hcas_per_guest=0, kernel="6.1", share=share, log_dir=tmp_path) as lab:
+    with Lab(guests=2, hcas_per_guest=0, kernel="6.1", guest=GuestConfig(share=share), log_dir=tmp_path) as lab:
         assert lab.guests[0].run(["ls", "/mnt/share"], check=True).stdout.split() == sorted(os.listdir(share))
         assert lab.guests[0].run(["ping", "-c", "1", "g1"]).returncode == 0
 
 
 def test_a_share_that_cannot_be_mounted_is_said(share: Path, tmp_path: Path) -> None:
-    lab = Lab(guests=1, hcas_per_guest=0, share=share, kernel_arguments="module_blacklist=9p", log_dir=tmp_path)
+    lab = Lab(
+        guests=1,
+        hcas_per_guest=0,
+        guest=GuestConfig(share=share, kernel_arguments="module_blacklist=9p"),
+        log_dir=tmp_path,
+    )
     with pytest.raises(GuestError, match="g0: the shared folder could not be mounted; the kernel needs 9p"):
         lab.start()

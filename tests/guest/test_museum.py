@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from vhca.lab import Guest
+from vhca.lab import Guest, GuestConfig
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "guest-tests"
+SHARED = GuestConfig(share=SCRIPTS, share_writable=False)
 
 
-@pytest.mark.vhca(guests=1, share=SCRIPTS, share_writable=False, fresh=True)
+@pytest.mark.vhca(guests=1, guest=SHARED, fresh=True)
 @pytest.mark.vhca_allow_kernel_bug("BUG: unable to handle page fault|Oops: ")
 def test_an_optional_counter_that_could_not_be_made_is_read(guest: Guest) -> None:
     """An oops leaves the kernel damaged: the guest is this test's own."""
@@ -25,7 +26,7 @@ def test_an_optional_counter_that_could_not_be_made_is_read(guest: Guest) -> Non
         assert caller in done.stderr
 
 
-@pytest.mark.vhca(guests=1, share=SCRIPTS, share_writable=False)
+@pytest.mark.vhca(guests=1, guest=SHARED)
 def test_other_counters_are_read_unharmed(guest: Guest) -> None:
     done = guest.run(["sh", "-c", "cat /sys/class/infiniband/mlx5_0/ports/1/hw_counters/*"], timeout_s=60)
     assert done.returncode == 0, done.stderr

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.support.pages import PAGES, ROOT, Example, agrees, examples
-from vhca.lab import Lab, LabError
+from vhca.lab import GuestConfig, Lab, LabError
 
-LAB: dict[str, Any] = {"guests": 2, "gdb": 0, "memory_mib": 512}
+LAB: dict[str, Any] = {"guests": 2, "gdb": 0}
 ORDERS = """
 vhca() {
     case $1 in
@@ -49,7 +49,9 @@ class _Desk:
         if self._failed:
             raise self._failed
         if self._lab is None:
-            described = Lab(**LAB, share=self.folder, log_dir=self.folder.with_name("logs"))
+            described = Lab(
+                **LAB, guest=GuestConfig(memory_mib=512, share=self.folder), log_dir=self.folder.with_name("logs")
+            )
             try:
                 self._lab = self._boots.enter_context(described)
             except LabError as error:  # one boot is enough to know

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.guest.cards import assert_no_complaint, wait_for
-from vhca.lab import Guest, Lab
+from vhca.lab import Guest, Lab, RackConfig
 from vhca.lab.perftest import DEVICE, wait_port_active
 
 # no M_Key: these tools look at agents and give them orders as an administrator does
-pytestmark = pytest.mark.vhca(guests=2, mkey=0)
+pytestmark = pytest.mark.vhca(guests=2, rack=RackConfig(mkey=0))
 
 SWITCH = "0x0002c90000fab000"
 # A datagram that nobody answers is waited for so long (ms): the test would not end in time.

@@ -15,8 +15,8 @@ import pytest
 from tests.guest.cards import assert_no_complaint, moved
 from vhca.lab import Cache, Guest, Lab, Progress
 from vhca.lab.agent_process import Process
-from vhca.lab.perftest import wait_port_active
 from vhca.lab.errors import PackageError
+from vhca.lab.perftest import wait_port_active
 from vhca.lab.ucx import command, find_ucx, install
 
 pytestmark = pytest.mark.vhca(guests=2)

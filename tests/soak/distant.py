@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vhca.chip.card import node_guid
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -32,6 +34,7 @@ class DistantCard:
 
     def __init__(self, rack: DistantRack, index: int, folder: Path) -> None:
         self.name = f"h{index}"
+        self.node_guid = node_guid(self.name)
         self.socket_path = folder / f"h{index}.sock"
         self._rack = rack
         self._index = index
@@ -39,6 +42,14 @@ class DistantCard:
     def objects(self) -> dict[str, int]:
         """Live objects by kind, those that there are none of left out."""
         return self._rack.figures().objects[self._index]
+
+    def counters(self) -> dict[str, int]:
+        """Counters by name."""
+        return self._rack.figures().counters[self._index]
+
+    def trace_tail(self, lines: int = 100) -> list[str]:
+        """What a card of another process does not tell; its log has it."""
+        return []
 
 
 class DistantRack:

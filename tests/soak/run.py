@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.soak.distant import DistantRack, Figures
-from vhca.lab import Guest, Lab
+from vhca.lab import Guest, GuestConfig, Lab, aligned
 from vhca.lab.perftest import pingpong, run_exchange, wait_port_active
-from vhca.lab.table import aligned
 
+SMALL: Final = GuestConfig(memory_mib=512)
 PINGPONG: Final = pingpong("rc", 4096, 200)
 HEADER: Final = ("after", "reloads", "resets", "rack's memory", "descriptors", "objects", "keys", "commands", "took")
 GROWTH: Final = 0.1
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         racks.append(DistantRack(cards, folder))
         return racks[-1]
 
-    with Lab(guests=options.guests, rack_factory=rack, log_dir=options.logs, memory_mib=512) as lab:
+    with Lab(guests=options.guests, rack_factory=rack, log_dir=options.logs, guest=SMALL) as lab:
         soak = Soak(options.reloads, options.resets, max(options.rounds, 2), lab, racks[0], not options.no_stock)
         try:
             soak.run()

@@ -19,6 +19,7 @@ from tests.support.remote import RemoteDriver, pair
 from tests.wire.client import Client
 from vhca.chip.control import MAX_CLIENTS, MAX_LINE_BYTES, PAUSE_FACTOR, SOCKET_NAME
 from vhca.chip.rack import Rack
+from vhca.chip.rack_config import RackConfig
 from vhca.wire import smp
 from vhca.wire.connectx.wqe import WqeOpcode
 
@@ -29,7 +30,7 @@ SLOWEST_S = 0.5
 
 @pytest.fixture
 def rack(tmp_path: Path) -> Iterator[Rack]:
-    with Rack(2, tmp_path, logs=False) as rack:
+    with Rack(2, tmp_path, RackConfig(logs=False)) as rack:
         yield rack
 
 

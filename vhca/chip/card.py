@@ -214,6 +214,11 @@ class Card:
         self._loop = loop
         loop.add_timer_source(self)
 
+    @property
+    def node_guid(self) -> int:
+        """Its node GUID, 64 bits. Any thread."""
+        return self.info.node_guid
+
     def start(self) -> None:
         """Listen for a host."""
         self.server.start(self._loop)

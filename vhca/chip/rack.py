@@ -16,8 +16,8 @@ from typing import Final
 from vhca.chip.board import Board
 from vhca.chip.card import Card, CardFunction, load_firmware
 from vhca.chip.control import SOCKET_NAME, ControlSocket
-from vhca.chip.middleware import Middleware
 from vhca.chip.orders import Orders, refusal
+from vhca.chip.rack_config import RackConfig
 from vhca.fabric.capture import Capture
 from vhca.fabric.fabric import Fabric, PortStatus
 from vhca.fabric.faults import Direction, Fault
@@ -171,45 +171,36 @@ class Rack:
 
     Beside them is the control socket ``rack.sock``, at which a running rack takes orders of the same user.
 
-    `mkey` protects the ports against other guests, see :class:`vhca.fabric.fabric.Fabric`. `card_memory` is what the
-    objects of one card's guest may take of this process, in bytes; see :class:`vhca.chip.card.Card`. `middleware` puts
-    something around the programs of the cards; see :mod:`vhca.chip.middleware`.
+    :class:`vhca.chip.rack_config.RackConfig` says what cards and fabric are like.
 
     :ivar hcas: the cards.
     :ivar fabric: the switch, its links, the subnet manager, for any thread.
     :ivar watchdog: notices when the loop hangs.
     """
 
-    def __init__(
-        self,
-        hcas: int,
-        directory: Path,
-        *,
-        firmware: str = "firmware",
-        logs: bool = True,
-        mkey: int | None = None,
-        card_memory: int | None = None,
-        middleware: Middleware | None = None,
-    ) -> None:
+    def __init__(self, hcas: int, directory: Path, config: RackConfig | None = None) -> None:
         if hcas > MAX_CARDS:
             raise RackError(f"{hcas} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
+        self.config = config if config is not None else RackConfig()
         self.directory = Path(directory)
         self.loop = Loop(RealClock())
-        self._subnet = Fabric(self.loop.call_soon, self.loop.clock, num_ports=max(LEAST_PORTS, hcas), mkey=mkey)
+        self._subnet = Fabric(
+            self.loop.call_soon, self.loop.clock, num_ports=max(LEAST_PORTS, hcas), mkey=self.config.mkey
+        )
         self.fabric = LiveFabric(self.loop, self._subnet)
         self.loop.add_timer_source(self._subnet)
         self._handlers: list[tuple[logging.Logger, logging.Handler]] = []
-        self._logs = logs
-        self._card_memory = card_memory
+        self._capture: Capture | None = None
         self._running = False
         orders = Orders(self.fabric, self.directory)
         self._control = ControlSocket(self.directory / SOCKET_NAME, orders.answer, refusal)
         self.watchdog = Watchdog(self.loop, card_of)
-        image = load_firmware(firmware)
+        image = load_firmware(self.config.firmware)
+        wrapped = self.config.middleware
         self.hcas: list[Card] = []
         for index in range(hcas):
             name = f"h{index}"
-            self.hcas.append(self._build(name, image if middleware is None else middleware(name, image)))
+            self.hcas.append(self._build(name, image if wrapped is None else wrapped(name, image)))
 
     def _build(self, name: str, image: FirmwareImage) -> Card:
         port = self._subnet.add_port(name)
@@ -220,7 +211,7 @@ class Rack:
             self.loop,
             image,
             lambda on: self.loop.call_soon(lambda: port.set_enabled(on)),
-            memory_limit=self._card_memory,
+            memory_limit=self.config.card_memory,
         )
         port.attach(
             lambda packet: card.board.packet_in(1, packet),
@@ -239,7 +230,8 @@ class Rack:
 
         The process's limit of open files is raised as far as it may be: each host shares files of its memory.
 
-        If that fails, for example because another rack serves in this folder, no socket of ours is left there.
+        If that fails, for example because another rack serves in this folder or the recording cannot be written
+        (`OSError`), no socket of ours is left there.
         """
         raise_descriptor_limit()
         try:
@@ -247,8 +239,10 @@ class Rack:
                 card.start()
             self._control.open()
             # A socket is taken by one rack only; so are, from here on, the logs of the same names.
-            if self._logs:
+            if self.config.logs:
                 self._open_logs()
+            if recording := self.config.capture:
+                self._capture = self._subnet.capture(recording.path, recording.ports, both_ends=recording.both_ends)
         except BaseException:
             for card in self.hcas:
                 card.stop()
@@ -276,6 +270,8 @@ class Rack:
                 card.server.remove_socket()
 
         def shut() -> None:
+            if self._capture is not None:  # its last packets are those of cards that are still there
+                self._subnet.stop_capture(self._capture)
             for card in self.hcas:
                 card.stop()
             self._subnet.close()

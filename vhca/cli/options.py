@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vhca.lab import Lab, Progress
+    from vhca.lab import GuestConfig, Lab, Progress, RackConfig
 
 DEFAULT_KERNEL = "6.19"
 
@@ -233,12 +233,12 @@ def add_capture_choice(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def capture_settings(options: argparse.Namespace, cards: int) -> dict[str, Any]:
-    """What the options of :func:`add_capture_options` say, as arguments of a recorded rack of so many cards.
+def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
+    """What the options say of a rack of so many cards: ``--mkey``, ``--card-memory`` and those that record packets.
 
     :raises LabError: they do not fit together.
     """
-    from vhca.lab.errors import LabError
+    from vhca.lab import CaptureConfig, LabError, RackConfig
 
     ports: list[str] | None = options.capture_port
     if options.capture is None and (ports or options.capture_both_ends):
@@ -247,7 +247,10 @@ def capture_settings(options: argparse.Namespace, cards: int) -> dict[str, Any]:
         if name not in {f"h{index}" for index in range(cards)}:
             there = f"there are h0 to h{cards - 1}" if cards else "there are none"
             raise LabError(f"--capture-port {name}: there is no such card", there)
-    return {"capture": options.capture, "ports": ports, "both_ends": options.capture_both_ends}
+    capture = None
+    if options.capture is not None:
+        capture = CaptureConfig(options.capture, ports, options.capture_both_ends)
+    return RackConfig(mkey=options.mkey, card_memory=card_memory_bytes(options), capture=capture)
 
 
 def add_kernel_bug_options(parser: argparse.ArgumentParser) -> None:
@@ -309,38 +312,36 @@ def add_kernel_options(group: argparse._ActionsContainer) -> None:
     )
 
 
+def guest_config(options: argparse.Namespace) -> GuestConfig:
+    """What the options say of each guest."""
+    from vhca.lab import GuestConfig
+
+    return GuestConfig(
+        memory_mib=options.memory,
+        cpus=options.cpus,
+        share=options.share,
+        autoload=not options.no_autoload,
+        boot_timeout_s=options.boot_timeout,
+        kernel_arguments=" ".join(options.append),
+        qemu_arguments=options.qemu_arg,
+    )
+
+
 def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> Lab:
     """A lab, not started yet, as the options describe it."""
     from vhca.lab import Lab
-    from vhca.lab.lab import RackLike
-
-    recording = capture_settings(options, options.guests * options.hcas)
-    mkey: int | None = options.mkey
-    card_memory = card_memory_bytes(options)
 
     more.setdefault("live_console", live_console(options))
-
-    def rack(hcas: int, directory: Path) -> RackLike:
-        from vhca.cli.racks import RecordedRack
-
-        return RecordedRack(hcas, directory, mkey=mkey, card_memory=card_memory, **recording)
-
     return Lab(
         guests=options.guests,
         kernel=options.kernel,
         hcas_per_guest=options.hcas,
-        memory_mib=options.memory,
-        share=options.share,
+        guest=guest_config(options),
+        rack=rack_config(options, options.guests * options.hcas),
         log_dir=options.log_dir,
         modules_dir=options.modules,
-        cpus=options.cpus,
-        autoload=not options.no_autoload,
         keep_logs=options.keep_logs,
-        boot_timeout_s=options.boot_timeout,
-        kernel_arguments=" ".join(options.append),
-        qemu_arguments=options.qemu_arg,
         gdb=options.gdb,
-        rack_factory=rack,
         progress=progress,
         **more,
     )

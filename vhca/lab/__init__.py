@@ -5,8 +5,10 @@ between two guests), :mod:`vhca.lab.packages` (Debian packages for a guest) and 
 a kernel stands for); all other modules are the library's own.
 """
 
+from vhca.chip.rack_config import CaptureConfig, RackConfig
 from vhca.lab.agent_process import Process
 from vhca.lab.cache import Cache, Progress
+from vhca.lab.devices import Hca, RackFactory, RackLike
 from vhca.lab.errors import (
     CommandFailed,
     CommandTimeout,
@@ -18,9 +20,10 @@ from vhca.lab.errors import (
     last_lines,
     printable,
 )
+from vhca.lab.guest import Guest, GuestConfig
 from vhca.lab.image import guest_root
 from vhca.lab.kernel_log import Report, kernel_log_trouble
-from vhca.lab.lab import Guest, Lab
+from vhca.lab.lab import Lab
 from vhca.lab.pins import GUEST_SUITE
 from vhca.lab.prepare import Prepared, prepare
 from vhca.lab.table import aligned
@@ -28,11 +31,14 @@ from vhca.lab.table import aligned
 __all__ = [
     "GUEST_SUITE",
     "Cache",
+    "CaptureConfig",
     "CommandFailed",
     "CommandTimeout",
     "Completed",
     "Guest",
+    "GuestConfig",
     "GuestError",
+    "Hca",
     "KernelPanic",
     "Lab",
     "LabError",
@@ -40,6 +46,9 @@ __all__ = [
     "Prepared",
     "Process",
     "Progress",
+    "RackConfig",
+    "RackFactory",
+    "RackLike",
     "Report",
     "aligned",
     "guest_root",

@@ -204,7 +204,7 @@ class AgentClient:
         started_s = time.monotonic()
         self._pings[token] = answered
         try:
-            self._send(wire.PING, 0, token)
+            self.send(wire.PING, 0, token)
             if not answered.wait(timeout_s):
                 raise GuestError(f"{self.name}: the agent does not answer")
         finally:
@@ -240,7 +240,7 @@ class AgentClient:
             self._check_open()
             channel = self._free_channel()
             process = self._processes[channel] = Process(self, channel, args, out, err)
-        self._send(kind, channel, request)
+        self.send(kind, channel, request)
         process._wait_started(timeout_s)
         return process
 
@@ -263,7 +263,8 @@ class AgentClient:
         if self._ready is None:
             raise GuestError(f"{self.name}: the guest is not up")
 
-    def _send(self, kind: int, channel: int, payload: bytes = b"") -> None:
+    def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        """Send a frame; waits while the guest takes none.  ``GuestError`` if it is gone."""
         with self._changed:
             self._check_open()
             # frames wait here only while the guest does not read; input has its own window
@@ -273,7 +274,7 @@ class AgentClient:
             self._outgoing += wire.frame(kind, channel, payload)
         self._poke()
 
-    def _send_at_once(self, kind: int, channel: int, payload: bytes = b"") -> None:
+    def send_at_once(self, kind: int, channel: int, payload: bytes = b"") -> None:
         """The same from the port's own thread, which must not wait for room: for a few small frames."""
         with self._changed:
             if not self._closed and self._ready is not None:

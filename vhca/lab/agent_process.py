@@ -9,13 +9,10 @@ from __future__ import annotations
 import signal as signals
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from vhca.lab import guest_agent as wire
 from vhca.lab.errors import CommandTimeout, GuestError, printable
-
-if TYPE_CHECKING:
-    from vhca.lab.agent_client import AgentClient
 
 STREAM_MAX_BYTES: Final = 64 << 20
 """What an output of a command may hold that nobody has read yet."""
@@ -78,18 +75,28 @@ class Stream:
             self._changed.notify_all()
 
 
+class Port(Protocol):
+    """A guest's service port, as a command in the guest uses it."""
+
+    name: str
+
+    def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        """Send a frame; waits while the guest takes none.  ``GuestError`` if it is gone."""
+
+    def send_at_once(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        """Send a small frame without waiting: for the port's own thread."""
+
+
 class Process:
     """A command in a guest, like :class:`subprocess.Popen` as far as it goes."""
 
-    def __init__(
-        self, client: AgentClient, channel: int, args: Sequence[str], out: Sink | None, err: Sink | None
-    ) -> None:
+    def __init__(self, port: Port, channel: int, args: Sequence[str], out: Sink | None, err: Sink | None) -> None:
         self.args = list(args)
         self.stdout = Stream()
         self.stderr = Stream()
         self.pid = 0
         self.returncode: int | None = None
-        self._client = client
+        self._port = port
         self._channel = channel
         self._sinks = {wire.STDOUT: out or self.stdout.put, wire.STDERR: err or self.stderr.put}
         self._changed = threading.Condition()
@@ -101,7 +108,7 @@ class Process:
         """Wait for the end and return the status (negative: killed by that signal)."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._ended, timeout_s):
-                raise CommandTimeout(f"{self._client.name}: {' '.join(self.args)} did not end within {timeout_s} s")
+                raise CommandTimeout(f"{self._port.name}: {' '.join(self.args)} did not end within {timeout_s} s")
         if self._failure is not None:
             raise self._failure
         assert self.returncode is not None
@@ -114,7 +121,7 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Send a signal to the command and all it started."""
         if not self._ended:
-            self._client._send(wire.SIGNAL, self._channel, number.to_bytes(2, "big"))
+            self._port.send(wire.SIGNAL, self._channel, number.to_bytes(2, "big"))
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -130,22 +137,22 @@ class Process:
         while view:
             with self._changed:
                 if not self._changed.wait_for(lambda: self._credit > 0 or self._ended, timeout_s):
-                    raise CommandTimeout(f"{self._client.name}: {self.args[0]} does not read its input")
+                    raise CommandTimeout(f"{self._port.name}: {self.args[0]} does not read its input")
                 if self._ended:
                     return
                 part = view[: min(self._credit, wire.CHUNK)]
                 self._credit -= len(part)
-            self._client._send(wire.STDIN, self._channel, bytes(part))
+            self._port.send(wire.STDIN, self._channel, bytes(part))
             view = view[len(part) :]
 
     def close_stdin(self) -> None:
         """End the command's standard input."""
         if not self._ended:
-            self._client._send(wire.STDIN, self._channel)
+            self._port.send(wire.STDIN, self._channel)
 
     def resize(self, rows: int, columns: int) -> None:
         """Tell a command that has a terminal the size of it."""
-        self._client._send(wire.RESIZE, self._channel, rows.to_bytes(2, "big") + columns.to_bytes(2, "big"))
+        self._port.send(wire.RESIZE, self._channel, rows.to_bytes(2, "big") + columns.to_bytes(2, "big"))
 
     @property
     def _ended(self) -> bool:
@@ -154,7 +161,7 @@ class Process:
     def _wait_started(self, timeout_s: float) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._started or self._ended, timeout_s):
-                raise GuestError(f"{self._client.name}: the guest did not start {self.args[0]} within {timeout_s} s")
+                raise GuestError(f"{self._port.name}: the guest did not start {self.args[0]} within {timeout_s} s")
         # What went wrong since it started is for who waits for its end.
         if self._failure is not None and not self._started:
             raise self._failure
@@ -176,7 +183,7 @@ class Process:
             elif kind == wire.EXIT:
                 self.returncode = int.from_bytes(payload[:4], "big", signed=True)
             elif kind == wire.FAILED:
-                self._failure = _failure(self._client.name, payload)
+                self._failure = _failure(self._port.name, payload)
             self._changed.notify_all()
         if last:
             self._close_streams()
@@ -186,16 +193,16 @@ class Process:
         try:
             sink(payload)
         except GuestError as error:
-            self._give_up(GuestError(f"{self._client.name}: {self.args[0]} {error.what}; it was killed"))
+            self._give_up(GuestError(f"{self._port.name}: {self.args[0]} {error.what}; it was killed"))
         except OSError as error:
             self._give_up(error)
         except Exception as error:
-            self._give_up(GuestError(f"{self._client.name}: what {self.args[0]} printed was not taken: {error!r}"))
+            self._give_up(GuestError(f"{self._port.name}: what {self.args[0]} printed was not taken: {error!r}"))
 
     def _give_up(self, error: GuestError | OSError) -> None:
         """End the command; what it still prints until the guest says that it ended is dropped."""
         self._abandon(error)
-        self._client._send_at_once(wire.SIGNAL, self._channel, signals.SIGKILL.to_bytes(2, "big"))
+        self._port.send_at_once(wire.SIGNAL, self._channel, signals.SIGKILL.to_bytes(2, "big"))
 
     def abandon_output(self) -> None:
         """Take no more output."""

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from vhca.lab.errors import GuestError, printable
-
-if TYPE_CHECKING:
-    from vhca.lab.kernels import Kernel
-    from vhca.lab.lab import Guest
+from vhca.lab.errors import Completed, GuestError, printable
+from vhca.lab.kernels import Kernel
 
 _LINE_MAX: Final = 4096  # bytes of a line without end
 _CPUS: Final = "/sys/devices/system/cpu"
@@ -77,7 +74,16 @@ def gdb_advice(name: str, address: str, kernel: Kernel) -> str:
     return f"{name} waits for gdb: {shlex.join(words)} ({modules})"
 
 
-def processors_missing(guest: Guest, wanted: int) -> str:
+class Runs(Protocol):
+    """What is asked of a guest here."""
+
+    name: str
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        """Run a command to its end."""
+
+
+def processors_missing(guest: Runs, wanted: int) -> str:
     """Why a guest has fewer processors than it was given, as a sentence; empty if it has all."""
     try:
         done = guest.run(["cat", f"{_CPUS}/online", f"{_CPUS}/kernel_max"], timeout_s=10.0)

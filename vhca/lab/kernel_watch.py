@@ -10,17 +10,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
+from vhca.lab.agent_client import AgentClient
 from vhca.lab.console import FILE_BYTES, tail
 from vhca.lab.errors import GuestError, KernelPanic, LabError
 from vhca.lab.kernel_log import Panic, Report, panic_of, records, reports
 from vhca.private_files import create_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from vhca.lab.lab import Guest
 
 _HEADLINE: Final = b"Kernel panic - not syncing"
 _PING_S: Final = 0.5
@@ -30,10 +27,32 @@ _DMESG_S: Final = 10.0
 _STEP_S: Final = 0.02
 
 
+class Patient(Protocol):
+    """What the watch asks of a guest."""
+
+    name: str
+    console_path: Path
+
+    @property
+    def alive(self) -> bool:
+        """Is the machine running?"""
+
+    @property
+    def agent(self) -> AgentClient:
+        """The connection to its agent."""
+
+    @property
+    def recorded_bytes(self) -> int:
+        """How much was printed on the console."""
+
+    def qmp(self, command: str, **arguments: Any) -> Any:
+        """Run a QMP command on the machine."""
+
+
 class KernelWatch:
     """Watches one guest's kernel."""
 
-    def __init__(self, guest: Guest) -> None:
+    def __init__(self, guest: Patient) -> None:
         self.panic: KernelPanic | None = None
         self.stopped = False  # the machine, by us, after a panic
         self.log_path = guest.console_path.with_name(f"{guest.name}-kernel.log")

@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vhca.lab.errors import Completed, LabError
-
-if TYPE_CHECKING:
-    from vhca.lab.lab import Guest
+from vhca.lab.guest import Guest
 
 DEVICE: Final = "mlx5_0"
 """The first card of a guest, as its kernel names it."""

@@ -10,15 +10,13 @@ import hashlib
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vhca.lab import pins
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.elf import needed_libraries
+from vhca.lab.guest import Guest
 from vhca.lab.packages import UNPACKED, PackageStore, unpack
-
-if TYPE_CHECKING:
-    from vhca.lab.lab import Guest
 
 #: Where :func:`install` puts it in a guest.
 PLACE: Final = "/opt/ucx"

@@ -9,9 +9,9 @@ import pytest
 from acceptance.claims import framework
 from acceptance.claims.bench import Bench, Result, ScriptError, excerpt, last_object
 from acceptance.claims.framework import Claim, Findings, all_claims, choose, claim
-from acceptance.claims.verdict import Status, Verdict
 from acceptance.claims.run import judge, run_claims
 from acceptance.claims.trace import Probe, parse
+from acceptance.claims.verdict import Evidence, Status, Verdict
 from vhca.lab.errors import Completed, GuestError
 
 
@@ -20,7 +20,7 @@ class FakeBench:
 
     def __init__(self, world: dict[str, object]) -> None:
         self.world = world
-        self.evidence: list[framework.Evidence] = []
+        self.evidence: list[Evidence] = []
         self.renewed = 0
         self.works = True
         self.booted = False
@@ -34,7 +34,7 @@ class FakeBench:
         self.evidence = []
 
     def note_trouble(self) -> None:
-        self.evidence.append(framework.Evidence("world", "dmesg", "the sky fell"))
+        self.evidence.append(Evidence("world", "dmesg", "the sky fell"))
 
     def renew(self) -> None:
         self.renewed += 1
@@ -45,7 +45,7 @@ class FakeBench:
 
     def look(self, name: str) -> object:
         seen = self.world[name]
-        self.evidence.append(framework.Evidence("world", f"look at {name}", str(seen)))
+        self.evidence.append(Evidence("world", f"look at {name}", str(seen)))
         return seen
 
 

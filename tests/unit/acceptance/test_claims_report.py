@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from vhca.cli.main import main
 from acceptance.claims.framework import Claim
-from acceptance.claims.verdict import Evidence, Statement, Status, Verdict
 from acceptance.claims.report import Record, from_json, junit, load, markdown, to_json, write
 from acceptance.claims.source import line_of
+from acceptance.claims.verdict import Evidence, Statement, Status, Verdict
+from vhca.cli.main import main
 from vhca.lab.errors import LabError
 
 CASES = {

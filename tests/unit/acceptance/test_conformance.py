@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from acceptance.conformance import agent
-from acceptance.conformance.run import FAST, PAGE, RECORD, Settings, Verdict, choose_files, judge, parse, write
 from acceptance.conformance.report import markdown, skip_groups, unexplained
 from acceptance.conformance.results import FAILED, PASSED, SKIPPED, DeviceRun, FileRun, Outcome, load
+from acceptance.conformance.run import FAST, PAGE, RECORD, Settings, Verdict, choose_files, judge, parse, write
 from acceptance.conformance.skips import EXPLANATIONS, GAP, NOT_IN_SOFT_ROCE, NOT_ON_IB, Explanation, explain
 from vhca.lab import LabError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.fakes import Answer, FakeLab
 from acceptance import demo
+from tests.unit.cli.fakes import Answer, FakeLab
 from vhca.lab import Progress, kernel_log_trouble
 from vhca.lab.perftest import bandwidth_figure, latency_figure, pingpong_figure
 

@@ -20,6 +20,7 @@ from vhca.chip import control, orders
 from vhca.chip.control import MAX_CLIENTS, MAX_LINE_BYTES, SOCKET_NAME, ControlSocket
 from vhca.chip.orders import MAX_RULES, refusal
 from vhca.chip.rack import Rack
+from vhca.chip.rack_config import RackConfig
 from vhca.fabric import Fault
 
 
@@ -248,7 +249,7 @@ def test_a_socket_that_took_our_place_stays(tmp_path: Path) -> None:
 
 @pytest.fixture
 def rack(tmp_path: Path) -> Iterator[Rack]:
-    with Rack(2, tmp_path, logs=False) as rack:
+    with Rack(2, tmp_path, RackConfig(logs=False)) as rack:
         yield rack
 
 
@@ -266,7 +267,7 @@ def ask(sock: socket.socket, order: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_rack_s_control_socket_is_private_and_goes_with_it(tmp_path: Path) -> None:
-    with Rack(1, tmp_path, logs=False) as rack:
+    with Rack(1, tmp_path, RackConfig(logs=False)) as rack:
         assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
         with connect(tmp_path / SOCKET_NAME) as sock:
             shown = ask(sock, "show")["result"]
@@ -278,7 +279,7 @@ def test_a_rack_s_control_socket_is_private_and_goes_with_it(tmp_path: Path) -> 
 def test_a_killed_rack_s_socket_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / SOCKET_NAME))
-    with Rack(1, tmp_path, logs=False), connect(tmp_path / SOCKET_NAME) as sock:
+    with Rack(1, tmp_path, RackConfig(logs=False)), connect(tmp_path / SOCKET_NAME) as sock:
         assert "result" in ask(sock, "show")
 
 

@@ -12,6 +12,7 @@ from tests.support.driver import PAGE, CommandFailed, Driver, board_info
 from tests.unit.chip.test_commands import Bench
 from vhca.chip.middleware import MemoryTap, ProgramTap, tapped
 from vhca.chip.rack import Rack
+from vhca.chip.rack_config import RackConfig
 from vhca.chip.recorder import Recording
 from vhca.hw.effects import CommandDone, Effects, HealthSet
 from vhca.hw.events import CommandPosted, Event
@@ -166,5 +167,7 @@ def test_a_program_that_fails_is_booted_again_inside_its_tap() -> None:
 
 
 def test_a_rack_says_which_cards_are_wrapped(tmp_path: Path) -> None:
-    rack = Rack(2, tmp_path, middleware=lambda name, image: tapped(image, ProgramTap) if name == "h1" else image)
+    rack = Rack(
+        2, tmp_path, RackConfig(middleware=lambda name, image: tapped(image, ProgramTap) if name == "h1" else image)
+    )
     assert [type(card.board.firmware).__name__ for card in rack.hcas] == ["Kernel", "ProgramTap"]

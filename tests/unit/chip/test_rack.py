@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from vhca.chip.rack import MAX_CARDS, MAX_DESCRIPTORS, Rack, RackError
+from vhca.chip.rack_config import CaptureConfig, RackConfig
 from vhca.fabric import Fault
 from vhca.hw.effects import Loopback
 from vhca.vfio_user.server import VfioUserError
@@ -105,7 +106,7 @@ def test_a_rack_may_open_as_many_files_as_it_is_allowed(tmp_path: Path) -> None:
 
 
 def test_a_capture_begins_when_it_is_asked_for(tmp_path: Path) -> None:
-    with Rack(1, tmp_path, logs=False) as rack:
+    with Rack(1, tmp_path, RackConfig(logs=False)) as rack:
         capture = rack.fabric.capture(tmp_path / "bare.pcapng")
         assert capture.path.stat().st_mode & 0o777 == 0o600
         capture.flush()
@@ -121,7 +122,7 @@ def test_a_capture_begins_when_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_loopback_of_a_card_reaches_the_capture(tmp_path: Path) -> None:
-    with Rack(1, tmp_path, logs=False) as rack:
+    with Rack(1, tmp_path, RackConfig(logs=False)) as rack:
         board = rack.hcas[0].board
         packet = Packet(1, 1, RC, SEND, 0x11, 1, b"to myself")
         with rack.fabric.capture(tmp_path / "self.pcapng") as capture:
@@ -157,3 +158,19 @@ def test_files_that_cannot_grow_cost_one_line_each(tmp_path: Path) -> None:
     words = [line.partition(": ")[0] for line in done.stderr.splitlines()]
     assert sorted(words) == sorted([capture, log])
     assert (tmp_path / "c.pcapng").stat().st_size <= 32768
+
+
+def test_a_rack_is_recorded_from_its_first_packet_until_it_stops(tmp_path: Path) -> None:
+    config = RackConfig(logs=False, capture=CaptureConfig(tmp_path / "run.pcapng", ports=["h1"], both_ends=True))
+    with Rack(2, tmp_path, config) as rack, pytest.raises(OSError, match="another capture writes to this file"):
+        rack.fabric.capture(tmp_path / "run.pcapng")
+    recorded = (tmp_path / "run.pcapng").read_bytes()
+    assert b"h1" in recorded
+    assert b"h0" not in recorded
+
+
+def test_a_recording_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:
+    rack = Rack(1, tmp_path, RackConfig(capture=CaptureConfig(tmp_path / "absent" / "run.pcapng")))
+    with pytest.raises(OSError, match="absent"):
+        rack.start()
+    assert names(tmp_path) == ["h0.log"]

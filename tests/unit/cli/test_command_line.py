@@ -15,8 +15,8 @@ import pytest
 
 from vhca.cli import status
 from vhca.cli.main import main, parser, split_at_dashes
-from vhca.cli.options import capture_file, capture_settings, existing_folder, seconds, whole
-from vhca.lab import LabError
+from vhca.cli.options import capture_file, existing_folder, rack_config, seconds, whole
+from vhca.lab import CaptureConfig, GuestConfig, LabError
 
 COMMANDS = ["demo", "run", "shell", "serve", "fabric", "fault", "capture", "guest", "doctor", "fetch"]
 
@@ -194,9 +194,11 @@ def test_options_reach_the_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     words = ["--guests", "2", "--hcas", "3", "--memory", "700", "--cpus", "4", "--kernel", "bz", "--no-autoload"]
     words += ["--share", str(tmp_path), "--modules", str(tmp_path), "--keep-logs", "--log-dir", str(tmp_path / "logs")]
     make_lab(parser().parse_args(["run", *words, "--boot-timeout", "9"]), Progress(quiet=True))
-    assert (got["guests"], got["hcas_per_guest"], got["memory_mib"], got["cpus"]) == (2, 3, 700, 4)
-    assert (got["kernel"], got["autoload"], got["share"], got["modules_dir"]) == ("bz", False, tmp_path, tmp_path)
-    assert (got["keep_logs"], got["log_dir"], got["boot_timeout_s"]) == (True, tmp_path / "logs", 9.0)
+    assert (got["guests"], got["hcas_per_guest"], got["kernel"], got["modules_dir"]) == (2, 3, "bz", tmp_path)
+    assert got["guest"] == GuestConfig(
+        memory_mib=700, cpus=4, autoload=False, share=tmp_path, boot_timeout_s=9.0, qemu_arguments=[]
+    )
+    assert (got["keep_logs"], got["log_dir"]) == (True, tmp_path / "logs")
 
 
 def test_serve_advises_a_card_of_each_socket() -> None:
@@ -288,5 +290,4 @@ def test_ports_to_capture_are_there(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert main(["serve", "--hcas", "2", "--dir", str(tmp_path / "d"), *words]) == status.TROUBLE
         assert complaint in capsys.readouterr().err
     options = parser().parse_args(["run", "--guests", "2", *file, "--capture-port", "h0", "--capture-port", "h1"])
-    settings = capture_settings(options, 2)
-    assert settings == {"capture": tmp_path / "a.pcapng", "ports": ["h0", "h1"], "both_ends": False}
+    assert rack_config(options, 2).capture == CaptureConfig(tmp_path / "a.pcapng", ["h0", "h1"])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from vhca.chip.rack import Rack
+from vhca.chip.rack_config import RackConfig
 from vhca.cli import running, status
 from vhca.cli.commands import fault
 from vhca.cli.main import main
@@ -40,7 +41,7 @@ def own_racks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def rack(tmp_path: Path) -> Iterator[Rack]:
     (tmp_path / "one").mkdir()
-    with Rack(2, tmp_path / "one", logs=False) as rack:
+    with Rack(2, tmp_path / "one", RackConfig(logs=False)) as rack:
         yield rack
 
 
@@ -67,7 +68,7 @@ def test_one_of_several_is_named_by_folder_name_or_process(
     rack: Rack, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a folder").mkdir()
-    with Rack(1, tmp_path / "a folder", logs=False) as other:
+    with Rack(1, tmp_path / "a folder", RackConfig(logs=False)) as other:
         assert main(["fabric", "show"]) == status.TROUBLE
         said = capsys.readouterr().err
         assert said.startswith("vhca: 2 racks are running")

@@ -74,9 +74,9 @@ def test_words_for_kernel_and_qemu_reach_the_lab(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("vhca.lab.Lab", lambda **arguments: got.update(arguments))
     words = ["run", "--append", "loglevel=7 ftrace=function", "--append", "nosmp", "--qemu-arg=-d", "--qemu-arg", "int"]
     make_lab(parser().parse_args([*words, "--memory", "2G"]), Progress(quiet=True))
-    assert got["kernel_arguments"] == "loglevel=7 ftrace=function nosmp"
-    assert got["qemu_arguments"] == ["-d", "int"]
-    assert got["memory_mib"] == 2048
+    assert got["guest"].kernel_arguments == "loglevel=7 ftrace=function nosmp"
+    assert got["guest"].qemu_arguments == ["-d", "int"]
+    assert got["guest"].memory_mib == 2048
 
 
 @pytest.mark.parametrize("text", ["", " ", "a\nb", "a\0b"])

@@ -77,14 +77,14 @@ def test_processors_that_a_kernel_does_not_take(online: str, highest: str, wante
     def run(argv: list[str], **_: Any) -> Completed:
         return Completed(argv, 0, f"{online}\n{highest}\n", "")
 
-    assert debug.processors_missing(SimpleNamespace(name="g0", run=run), wanted) == words  # type: ignore[arg-type]
+    assert debug.processors_missing(SimpleNamespace(name="g0", run=run), wanted) == words
 
 
 def test_a_guest_that_does_not_answer_says_nothing_of_processors() -> None:
     def run(argv: list[str], **_: Any) -> Completed:
         raise GuestError("gone")
 
-    assert debug.processors_missing(SimpleNamespace(name="g0", run=run), 2) == ""  # type: ignore[arg-type]
+    assert debug.processors_missing(SimpleNamespace(name="g0", run=run), 2) == ""
 
 
 def test_consoles_on_standard_error_have_names_if_there_are_several(capfd: pytest.CaptureFixture[str]) -> None:

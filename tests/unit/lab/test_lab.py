@@ -7,14 +7,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from vhca.lab import folders
 from vhca.lab import lab as bench
 from vhca.lab.cache import Cache, Progress
+from vhca.lab.devices import Hca
 from vhca.lab.errors import GuestError, LabError, printable
+from vhca.lab.guest import Guest, GuestConfig, Surroundings
 from vhca.lab.kernels import Kernel
 from vhca.lab.lab import Lab
 from vhca.lab.prepare import Prepared
@@ -24,7 +25,17 @@ from vhca.lab.qemu import Qemu
 class FakeHca:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
+        self.node_guid = 1
         self.socket_path = folder / f"{name}.sock"
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def objects(self) -> dict[str, int]:
+        return {}
+
+    def trace_tail(self, lines: int = 100) -> list[str]:
+        return []
 
 
 class FakeRack:
@@ -34,12 +45,12 @@ class FakeRack:
         self.calls: list[str] = []
 
     @property
-    def hcas(self) -> Sequence[Any]:
+    def hcas(self) -> Sequence[Hca]:
         return self._hcas
 
     @property
-    def fabric(self) -> Any:
-        return "fabric"
+    def fabric(self) -> None:
+        return None
 
     def start(self) -> None:
         self.calls.append("start")
@@ -52,12 +63,17 @@ class FakeRack:
         self.calls.append("stop")
 
 
+#: A "QEMU" that says something and ends.
+PREPARED = Prepared(
+    Qemu((sys.executable, "-c", "print('no such machine')"), (11, 0, 0), {}, "host"),
+    Kernel("6.19.0", Path("/k"), {}, frozenset(), None, "id", "test"),
+    Path("/image"),
+)
+
+
 @pytest.fixture
 def broken_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A "QEMU" that says something and ends."""
-    fake = Qemu((sys.executable, "-c", "print('no such machine')"), (11, 0, 0), {}, "host")
-    own = Kernel("6.19.0", Path("/k"), {}, frozenset(), None, "id", "test")
-    monkeypatch.setattr(bench, "prepare", lambda *_args, **_named: Prepared(fake, own, Path("/image")))
+    monkeypatch.setattr(bench, "prepare", lambda *_args, **_named: PREPARED)
 
 
 @pytest.mark.usefixtures("broken_machine")
@@ -118,7 +134,7 @@ def test_socket_folders_of_killed_programs_are_removed(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     "settings",
-    [{"guests": 0}, {"guests": 5000}, {"hcas_per_guest": -1}, {"hcas_per_guest": 17}, {"memory_mib": 64}],
+    [{"guests": 0}, {"guests": 5000}, {"hcas_per_guest": -1}, {"hcas_per_guest": 17}, {"spare_hcas": 255}],
 )
 def test_impossible_labs_are_refused_at_once(settings: dict[str, int]) -> None:
     with pytest.raises(LabError, match="->"):
@@ -151,7 +167,7 @@ def test_what_a_guest_prints_reaches_no_terminal_as_it_is(tmp_path: Path, monkey
     fake = Qemu((sys.executable, "-c", script), (11, 0, 0), {}, "host")
     own = Kernel("6.19.0", Path("/k"), {}, frozenset(), None, "id", "test")
     monkeypatch.setattr(bench, "prepare", lambda *_args, **_named: Prepared(fake, own, Path("/image")))
-    monkeypatch.setattr(bench, "tail", lambda path, _count: path.name + "\n\x1b[2J\u202e console\n")
+    monkeypatch.setattr("vhca.lab.guest.tail", lambda path, _count: path.name + "\n\x1b[2J\u202e console\n")
     with pytest.raises(GuestError) as caught:
         Lab(guests=1, hcas_per_guest=0, log_dir=tmp_path / "logs", progress=Progress(quiet=True)).start()
     assert r"\x1b[2J\u202e console" in str(caught.value)
@@ -160,14 +176,21 @@ def test_what_a_guest_prints_reaches_no_terminal_as_it_is(tmp_path: Path, monkey
 
 def test_a_share_must_exist(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="not there"):
-        Lab(share=tmp_path / "absent")
-    assert Lab(share=tmp_path).share == tmp_path.resolve()
+        Lab(guest=GuestConfig(share=tmp_path / "absent"))
+    assert Lab(guest=GuestConfig(share=tmp_path)).guest_config.share == tmp_path.resolve()
+
+
+def test_a_guest_needs_some_memory() -> None:
+    with pytest.raises(LabError, match="too little"):
+        Lab(guest=GuestConfig(memory_mib=64))
 
 
 def test_what_is_not_started_says_so(tmp_path: Path) -> None:
     lab = Lab(guests=1)
-    assert (lab.hcas, lab.fabric, lab.guests) == ([], None, [])
-    guest = bench.Guest(lab, 0, [])
+    assert (lab.hcas, lab.guests) == ([], [])
+    with pytest.raises(LabError, match="no fabric"):
+        lab.fabric  # noqa: B018
+    guest = Guest(0, GuestConfig(), Surroundings(PREPARED, 1, tmp_path, "tcg"), [])
     with pytest.raises(GuestError, match="not started"):
         guest.run(["true"])
     with pytest.raises(GuestError, match="not started"):

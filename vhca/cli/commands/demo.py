@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
-    from vhca.lab import Cache, Progress, prepare
     from acceptance.demo import DemoFailed, run
+    from vhca.lab import Cache, Progress, prepare
 
     if options.guests < 2 or options.hcas < 1:
         print("vhca demo: it takes two guests with a card each", file=sys.stderr)

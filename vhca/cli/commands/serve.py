@@ -8,17 +8,19 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from vhca.cli import running, status
 from vhca.cli.options import (
     add_capture_options,
     add_card_memory_option,
     add_mkey_option,
-    capture_settings,
-    card_memory_bytes,
+    rack_config,
     whole,
 )
+
+if TYPE_CHECKING:
+    from vhca.lab import Hca
 
 NAME: Final = "serve"
 SUMMARY: Final = "run the fabric and the cards alone, for your own QEMU or libvirt"
@@ -63,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
-    from vhca.cli.racks import RecordedRack
+    from vhca.chip.rack import Rack
     from vhca.lab.errors import LabError
     from vhca.private_files import UnsafeFolder, own_folder
 
@@ -73,13 +75,7 @@ def execute(options: argparse.Namespace) -> int:
         raise LabError(error.what, error.remedy) from error
     except OSError as error:
         raise LabError(f"cannot make {options.dir}: {error.strerror}", "give a folder of yours with --dir") from error
-    rack = RecordedRack(
-        options.hcas,
-        folder,
-        mkey=options.mkey,
-        card_memory=card_memory_bytes(options),
-        **capture_settings(options, options.hcas),
-    )
+    rack = Rack(options.hcas, folder, rack_config(options, options.hcas))
     try:
         rack.start()
         if not options.quiet:
@@ -92,7 +88,7 @@ def execute(options: argparse.Namespace) -> int:
     return status.OK
 
 
-def advice(hcas: Sequence[Any]) -> str:
+def advice(hcas: Sequence[Hca]) -> str:
     """What to give QEMU for each of these cards."""
     from vhca.lab.qemu import hca_arguments
 

@@ -13,8 +13,8 @@ from vhca.cli.options import add_kernel_options
 
 if TYPE_CHECKING:
     from acceptance.claims.framework import Claim
-    from acceptance.claims.verdict import Verdict
     from acceptance.claims.report import Record
+    from acceptance.claims.verdict import Verdict
 
 NAME: Final = "validate"
 SUMMARY: Final = "test what is said of RDMA on Linux, claim by claim"
@@ -24,7 +24,8 @@ contradicted (with what is true instead) or not observable (with why), with its 
 a claim should come out.
 
 A run of all claims writes a page, a record (JSON) and JUnit XML, named after the kernel's version, to docs/validation
-of a checkout, or to the folder given with --output.  A run of some prints them, unless --update or --output is given."""
+of a checkout, or to the folder given with --output.  A run of some prints them, unless --update or --output is
+given."""
 EPILOG: Final = f"""\
 examples:
   vhca validate
@@ -59,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
-    from vhca.lab import Cache, Progress
     from acceptance.claims.bench import Bench
     from acceptance.claims.framework import all_claims, choose
-    from acceptance.claims.verdict import Status
     from acceptance.claims.report import KIND, Record, load, write
     from acceptance.claims.run import run_claims
+    from acceptance.claims.verdict import Status
     from acceptance.places import results_folder
+    from vhca.lab import Cache, Progress
 
     try:
         claims = choose(all_claims(), options.only)
