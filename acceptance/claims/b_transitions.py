@@ -116,7 +116,7 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ),
     ("RTS", "RTS"): Rule({}, _ONCE_CONNECTED),
     ("RTS", "SQD"): Rule({}, {Attr.EN_SQD_ASYNC_NOTIFY: _ALL}),
-    ("SQE", "RTS"): Rule({}, {Attr.CUR_STATE: _ALL, Attr.QKEY: S.UD, Attr.ACCESS_FLAGS: S.UC}),
+    ("SQE", "RTS"): Rule({}, {Attr.CUR_STATE: S.UC | S.UD, Attr.QKEY: S.UD, Attr.ACCESS_FLAGS: S.UC}),
     **{(state, "RESET"): Rule({}, {}) for state in STATES[1:]},
     **{(state, "ERR"): Rule({}, {}) for state in STATES[1:]},
 }

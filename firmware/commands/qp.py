@@ -22,7 +22,8 @@ from firmware.model.qp import (
 )
 from firmware.model.rings import RecordlessSendQueue, RecvQueue, SendQueue
 from firmware.programs import refused_queue_pair
-from firmware.transport import state
+from firmware.transport import lifecycle
+from firmware.transport.attributes import live_context
 from firmware.transport.completion import SCATTER_32, SCATTER_64, inline_bytes, receive_cq
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
@@ -155,9 +156,9 @@ def _transition(op: Op) -> None:
     def handler(hca: Hca, request: Command[cmd.Rst2initQpIn]) -> bytes:
         view = request.view
         qp = find(hca.qps, view.qpn, request.uid)
-        status = state.apply(hca, qp, op, view.opt_param_mask, view.qpc)
+        status = lifecycle.apply(hca, qp, op, view.opt_param_mask, view.qpc)
         if status:
-            refuse(status, f"{op.name}: {state.last_reason(qp)}")
+            refuse(status, f"{op.name}: {qp.refusal}")
         return bytes(16)
 
 
@@ -177,9 +178,9 @@ def _plain_transition(op: Op) -> None:
     @command(op, cmd.Qp2errIn)
     def handler(hca: Hca, request: Command[cmd.Qp2errIn]) -> bytes:
         qp = find(hca.qps, request.view.qpn, request.uid)
-        status = state.apply(hca, qp, op, 0, qp.context)
+        status = lifecycle.apply(hca, qp, op, 0, qp.context)
         if status:
-            refuse(status, f"{op.name}: {state.last_reason(qp)}")
+            refuse(status, f"{op.name}: {qp.refusal}")
         return bytes(16)
 
 
@@ -194,7 +195,7 @@ def query_qp(hca: Hca, request: Command[cmd.QueryQpIn]) -> Layout:
         refuse(Status.BAD_PARAM, "qpc_ext: not advertised")
     qp = find(hca.qps, request.view.qpn, request.uid)
     out = cmd.QueryQpOut()
-    out.qpc = state.live_context(qp)
+    out.qpc = live_context(qp)
     return out
 
 
@@ -204,7 +205,7 @@ def destroy_qp(hca: Hca, request: Command[cmd.DestroyQpIn]) -> bytes:
     qp = find(hca.qps, request.view.qpn, request.uid)
     if qp.refs:
         refuse(Status.BAD_RES_STATE, "qp: still attached to a multicast group")
-    state.destroy(hca, qp)
+    lifecycle.reset(hca, qp)
     _hold(hca, qp, -1)
     release_umems(qp)
     free(hca.qps, qp.handle, 0)

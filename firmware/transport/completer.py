@@ -7,6 +7,7 @@ was ever sent is a ghost and is dropped (volume 1, 9.7.5.1.1).
 from typing import Final
 
 from firmware.memory import STEP_PIECES, UNLIMITED, AccessError, Crowded, PageFault, check_scatter, scatter
+from firmware.model import turns
 from firmware.model.hca import Hca
 from firmware.model.psn import extend
 from firmware.model.qp import RTS, Qp, Requester
@@ -14,7 +15,6 @@ from firmware.model.segment import well_formed
 from firmware.model.send_wqe import LOCAL
 from firmware.transport import account, backlog, completion, paging, retry
 from firmware.transport.retire import fail_head, retire
-from firmware.transport.state import run_soon
 from firmware.transport.syndromes import (
     ACK,
     KIND_MASK,
@@ -139,7 +139,7 @@ def _go_on(hca: Hca, qp: Qp, requester: Requester) -> None:
     """
     sq = qp.sq
     if requester.cursor < len(requester.pending) or (sq is not None and sq.producer > sq.consumer):
-        run_soon(hca, qp)
+        hca.turns.add(turns.SEND, qp)
 
 
 def _read_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:

@@ -9,15 +9,15 @@ of it. There a connection is the receive side of a reliable queue pair, so that 
 
 from typing import Final
 
-from firmware import paging
 from firmware.model.budget import CONNECTION_BYTES
 from firmware.model.dct import Dct
 from firmware.model.hca import Hca
 from firmware.model.port import Port
-from firmware.model.qp import ERR, RTS, ST_DCT, Path, Qp, Requester
+from firmware.model.qp import ERR, ST_DCT, Path, Qp, Requester
 from firmware.model.send_wqe import SendWqe
 from firmware.queues import post_event
-from firmware.transport import account, backlog, completion, responder
+from firmware.transport import backlog, completion, lifecycle, responder
+from firmware.transport.lifecycle import Event
 from firmware.transport.port import gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
 from firmware.transport.replies import acknowledgement
 from firmware.transport.syndromes import NAK_REMOTE_ACCESS
@@ -122,6 +122,7 @@ def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
         oldest = next(iter(target.connections))
         _close(hca, target.connections.pop(oldest)[1])
     connection = _new_connection(target, packet)
+    lifecycle.happen(hca, connection, Event.CONNECT)
     connection.charged = CONNECTION_BYTES
     # A target has one connection at least, or nobody could ever reach it.
     hca.budget.charge(CONNECTION_BYTES)
@@ -139,7 +140,6 @@ def _new_connection(target: Dct, packet: Packet) -> Qp:
         service=ST_DCT,
         context=Qpc(),
         pd=target.pd,
-        state=RTS,
         recv_cq=target.cq,
         srq=target.srq,
         counter=target.counter,
@@ -171,12 +171,8 @@ def _wrong_key(hca: Hca, target: Dct, packet: Packet) -> None:
 
 def _close(hca: Hca, connection: Qp) -> None:
     """Forget a connection: a receive under way ends with it."""
-    connection.state = ERR
-    paging.abandon(connection.page_requests)
-    connection.turns = 0
-    account.close(hca, connection)
+    lifecycle.happen(hca, connection, Event.DISCONNECT)
     hca.budget.give(connection.charged)
-    completion.flush_receive_queue(hca, connection)
 
 
 def drain(hca: Hca, target: Dct) -> None:

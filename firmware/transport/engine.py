@@ -17,7 +17,7 @@ from firmware.transport import connected, dc, replies, requester, responder, ret
 from firmware.transport.completion import flush_send_queue
 from firmware.transport.paging import resume_send
 from firmware.transport.port import MANAGEMENT_VL, is_own_lid
-from firmware.transport.state import flush, flush_poll
+from firmware.transport.teardown import flush, flush_poll
 from vhca.wire.ib import MAX_PAYLOAD_BYTES
 from vhca.wire.packet import DC, PERMISSIVE_LID, RC, SEND, UC, UD, XRC, Packet
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from firmware import paging
 from firmware.memory import PageFault
+from firmware.model import turns
 from firmware.model.hca import Hca
 from firmware.model.objects import Waiter, WaitKind
 from firmware.model.qp import ERR, RST, RTS, Qp, Requester, Responder
@@ -16,7 +17,6 @@ from firmware.model.send_wqe import PAGING, SendWqe
 from firmware.transport import completion
 from firmware.transport.retire import retire
 from firmware.transport.retry import RNR_DELAY_NS, rewind
-from firmware.transport.state import run_soon
 
 # The host takes a while, and a short RNR timer would only use up the peer's retries: ask for 2.56 ms at least (the
 # queue pair's own value is a minimum, 9.7.5.2.8).
@@ -52,7 +52,7 @@ def resume_send(hca: Hca, waiter: Waiter, good: bool) -> None:
         rewind(qp)
     retire(hca, qp, requester)
     if qp.state == RTS:
-        run_soon(hca, qp)
+        hca.turns.add(turns.SEND, qp)
 
 
 def hold_datagram(hca: Hca, qp: Qp, fault: PageFault, ctrl: bytes, blocks: int) -> bool:

@@ -24,8 +24,8 @@ from firmware.model.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Ref
 from firmware.model.segment import BURST_COST_BYTES, BURST_PACKETS, LOG_PACKET_COST, packet_count
 from firmware.model.turns import REPLY
 from firmware.transport import account, completion, paging
+from firmware.transport.lifecycle import enter_error
 from firmware.transport.port import grh_of, pkey_at, transmit
-from firmware.transport.state import enter_error
 from firmware.transport.syndromes import (
     ACK_NO_CREDITS,
     NAK_INVALID_REQUEST,

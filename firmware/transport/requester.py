@@ -17,6 +17,7 @@ from firmware.memory import (
     gather,
     gather_pieces,
 )
+from firmware.model import turns
 from firmware.model.hca import Hca
 from firmware.model.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.model.rings import SendQueue
@@ -24,9 +25,9 @@ from firmware.model.segment import BURST_COST_BYTES, LOG_PACKET_COST, packet_cou
 from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.model.timers import Timer, TimerKind
 from firmware.transport import account, completion, dc, paging, umr
+from firmware.transport.lifecycle import enter_send_error
 from firmware.transport.port import LOOPBACK, WIRE, discard, grh_of, pkey_at, way_out
 from firmware.transport.retire import retire
-from firmware.transport.state import enter_send_error, run_soon
 from firmware.transport.wqe import UMR, WqeError, blocks_of, identity_of, parse
 from vhca.hw.effects import Transmit
 from vhca.hw.memory import DmaError
@@ -142,7 +143,7 @@ def _drain(hca: Hca, qp: Qp, requester: Requester, sq: SendQueue) -> None:
             if requester.send_psn - requester.una >= window:
                 return
             if budget <= 0:
-                run_soon(hca, qp)
+                hca.turns.add(turns.SEND, qp)
                 return
             sent = _send_burst(hca, qp, requester, wqe)
             if sent < 0:
@@ -155,7 +156,7 @@ def _drain(hca: Hca, qp: Qp, requester: Requester, sq: SendQueue) -> None:
                 retire(hca, qp, requester)
                 if qp.state != RTS:
                     return
-    run_soon(hca, qp)
+    hca.turns.add(turns.SEND, qp)
 
 
 def _fetch(hca: Hca, qp: Qp, sq: SendQueue) -> SendWqe | None:

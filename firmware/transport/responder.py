@@ -29,6 +29,7 @@ from firmware.model.rings import RecvWqe
 from firmware.model.segment import MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.queues import take_receive, take_shared_receive
 from firmware.transport import account, backlog, completion, paging
+from firmware.transport.lifecycle import enter_error
 from firmware.transport.port import path_bits
 from firmware.transport.replies import (
     EVENTS,
@@ -40,7 +41,6 @@ from firmware.transport.replies import (
     reply,
     too_many,
 )
-from firmware.transport.state import enter_error
 from firmware.transport.syndromes import (
     ACK_NO_CREDITS,
     NAK_INVALID_REQUEST,

@@ -4,7 +4,7 @@ from firmware.model.hca import Hca
 from firmware.model.qp import Qp, Requester
 from firmware.model.send_wqe import LOCAL, PAGING
 from firmware.transport import completion
-from firmware.transport.state import enter_error, enter_send_error
+from firmware.transport.lifecycle import enter_error, enter_send_error
 
 
 def retire(hca: Hca, qp: Qp, requester: Requester) -> None:

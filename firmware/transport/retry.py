@@ -6,13 +6,13 @@ completion a buffer belongs to the card.
 
 from typing import Final
 
+from firmware.model import turns
 from firmware.model.hca import Hca
 from firmware.model.qp import RTS, Qp
 from firmware.model.send_wqe import PAGING
 from firmware.model.timers import Timer, TimerKind
 from firmware.transport import completion
 from firmware.transport.retire import fail_head
-from firmware.transport.state import run_soon
 
 INFINITE: Final = 7
 
@@ -55,7 +55,7 @@ def go_back(hca: Hca, qp: Qp) -> None:
         # What is sent again has all its time (9.7.6.1.3).
         hca.timers.cancel(requester.ack_timer)
     rewind(qp)
-    run_soon(hca, qp)
+    hca.turns.add(turns.SEND, qp)
 
 
 def go_back_once(hca: Hca, qp: Qp) -> None:
@@ -105,4 +105,4 @@ def receiver_wait_over(hca: Hca, qp: Qp) -> None:
     qp.requester.rnr_waiting = False
     hca.count["retransmits"] += 1
     rewind(qp)
-    run_soon(hca, qp)
+    hca.turns.add(turns.SEND, qp)

@@ -8,6 +8,7 @@ the GRH, whether there is one or not (11.4.1.2).
 from typing import Final
 
 from firmware.memory import STEP_PIECES, TOO_SHORT, AccessError, PageFault, gather, gather_pieces, scatter
+from firmware.model import turns
 from firmware.model.budget import PACKET_BYTES
 from firmware.model.hca import Hca
 from firmware.model.multicast import MulticastGroup
@@ -18,6 +19,7 @@ from firmware.model.rings import RecvWqe
 from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.queues import take_receive
 from firmware.transport import account, completion, paging
+from firmware.transport.lifecycle import enter_error, enter_send_error
 from firmware.transport.port import (
     DEFAULT_PKEY,
     MANAGEMENT_VL,
@@ -28,7 +30,6 @@ from firmware.transport.port import (
     pkeys_match,
     transmit,
 )
-from firmware.transport.state import enter_error, enter_send_error, run_soon
 from firmware.transport.wqe import WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import DatagramSegment
@@ -88,7 +89,7 @@ def run(hca: Hca, qp: Qp) -> None:
         completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
         return
     if waiting:
-        run_soon(hca, qp)
+        hca.turns.add(turns.SEND, qp)
 
 
 def _fail(hca: Hca, qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: str) -> None:
@@ -111,7 +112,7 @@ def resume_send(hca: Hca, waiter: Waiter, good: bool) -> None:
     waiter.side.paging = False
     if qp.requester is waiter.side and qp.state == RTS:
         if good:
-            run_soon(hca, qp)
+            hca.turns.add(turns.SEND, qp)
         else:
             ctrl, blocks = waiter.item
             _fail(hca, qp, ctrl, blocks, completion.LOCAL_PROTECTION, waiter.reason)

@@ -18,8 +18,8 @@ from firmware.model.qp import RTR, Qp, Responder
 from firmware.model.segment import MESSAGE_BYTES_MAX, well_formed
 from firmware.queues import take_receive
 from firmware.transport import backlog, completion
+from firmware.transport.lifecycle import enter_error
 from firmware.transport.port import path_bits
-from firmware.transport.state import enter_error
 from vhca.hw.memory import DmaError
 from vhca.wire.packet import SEND, WRITE, Packet
 

@@ -2,8 +2,8 @@
 
 from firmware.model.budget import RESOURCE_BYTES
 from firmware.model.objects import QCounter
-from firmware.transport import state
-from firmware.transport.state import live_context
+from firmware.transport import lifecycle
+from firmware.transport.attributes import live_context
 from tests.scenario.world import ACCESS_ERROR_EVENT, FOREVER_NS, End, World, pair
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.eqe import Eqe
@@ -44,7 +44,7 @@ def test_the_alternate_path_is_kept_for_whoever_asks() -> None:
     for flagged in (False, True):
         qpc = Qpc.from_bytes(a.qp.context.to_bytes())
         qpc.secondary_address_path.rlid = 0x77
-        status = state.apply(a.card.hca, a.qp, Op.RTS2RTS_QP, flagged << OptParam.ALT_ADDR_PATH, qpc)
+        status = lifecycle.apply(a.card.hca, a.qp, Op.RTS2RTS_QP, flagged << OptParam.ALT_ADDR_PATH, qpc)
         assert status == Status.OK
         assert live_context(a.qp).secondary_address_path.rlid == 0x77 * flagged
 

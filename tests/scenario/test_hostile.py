@@ -26,6 +26,7 @@ from tests.scenario.world import (
 )
 from vhca.hw.effects import DmaWrite, EntryWrite
 from vhca.wire.connectx import cmd
+from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.wqe import MkeyMask, WqeOpcode
@@ -137,7 +138,7 @@ def test_a_long_receive_queue_is_flushed_in_parts() -> None:
     for _ in range(3000):
         end.post_recv()
     end.card.effects.clear()
-    end.apply(0x507)
+    end.apply(Op.QP_2ERR)
     assert sum(isinstance(effect, EntryWrite) for effect in end.card.effects) <= FLUSH_BUDGET + 1
     world.pass_time(10_000_000)
     assert [c.counter for c in cq.poll()] == list(range(3000))

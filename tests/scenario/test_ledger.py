@@ -47,7 +47,7 @@ def test_packets_that_wait_behind_a_part_are_charged_while_they_wait(service: in
 
 
 @pytest.mark.parametrize("op", [Op.QP_2RST, Op.QP_2ERR])
-def test_packets_that_wait_are_given_back_with_their_connection(op: int) -> None:
+def test_packets_that_wait_are_given_back_with_their_connection(op: Op) -> None:
     world, _, b, before = crowded()
     assert b.apply(op) == 0
     left = before - RESERVED if op == Op.QP_2RST else before
@@ -102,7 +102,7 @@ def answers(world: World, a: End, b: End) -> int:
 
 @pytest.mark.parametrize("waiting", [work_requests, answers])
 @pytest.mark.parametrize("op", [Op.QP_2RST, Op.QP_2ERR])
-def test_what_waits_is_given_back_with_its_queue_pair(waiting: Callable[[World, End, End], int], op: int) -> None:
+def test_what_waits_is_given_back_with_its_queue_pair(waiting: Callable[[World, End, End], int], op: Op) -> None:
     world, a, b = pair()
     budget = a.card.hca.budget
     before = budget.used

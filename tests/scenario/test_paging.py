@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from firmware import paging
 from firmware.memory import PageFault, direct, find_key, translate
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey
-from firmware.transport import engine, state
+from firmware.transport import engine, lifecycle
 from tests.scenario.tools import lose
 from tests.scenario.world import (
     ALL_RIGHTS,
@@ -813,7 +813,7 @@ def test_a_queue_pair_goes_before_the_host_has_answered_its_faults(kind: str) ->
         pass
     (fault,) = faults(card)
     qp = gone.qp
-    card.step(lambda: state.destroy(card.hca, qp))
+    card.step(lambda: lifecycle.reset(card.hca, qp))
     card.hca.qps.remove(qp)
     (request,) = card.hca.page_faults.outstanding.values()
     assert paging.is_over(request)

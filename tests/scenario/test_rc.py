@@ -4,7 +4,7 @@ import pytest
 
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, Pd
 from firmware.queues import eq_doorbell
-from firmware.transport.state import live_context
+from firmware.transport.attributes import live_context
 from tests.scenario.tools import lose
 from tests.scenario.world import ALL_RIGHTS, ERR, FOREVER_NS, RTS, ST_RC, End, SharedQueue, World, pair
 from tests.support.content import some_bytes

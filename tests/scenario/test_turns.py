@@ -8,7 +8,7 @@ from firmware.model.qp import RTS, SQER, STATE_NAMES
 from firmware.model.queue_buffer import QueueBuffer
 from firmware.transport import engine, ud
 from firmware.transport.completion import FLUSH_BUDGET
-from firmware.transport.state import FLUSH_EFFECTS, FLUSH_PERIOD_NS
+from firmware.transport.teardown import FLUSH_EFFECTS, FLUSH_PERIOD_NS
 from tests.scenario.world import ERR, ST_UC, ST_UD, Card, CompletionQueue, End, World, pair
 from vhca.hw.effects import EntryWrite
 from vhca.wire.connectx.cmd import Op

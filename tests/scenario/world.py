@@ -34,7 +34,7 @@ from firmware.model.qp import ERR, INIT, RTR, RTS, ST_QP0, ST_QP1, ST_RC, ST_REG
 from firmware.model.queue_buffer import QueueBuffer
 from firmware.model.rings import RecvQueue, SendQueue
 from firmware.queues import cq_doorbell, eq_doorbell
-from firmware.transport import engine, state
+from firmware.transport import engine, lifecycle
 from vhca.hw.effects import DeviceWrite, DmaWrite, Effect, EntryWrite, RaiseIrq, Transmit
 from vhca.hw.hardware import BoardInfo, TraceSink
 from vhca.hw.memory import FlatMemory, Memory
@@ -395,7 +395,7 @@ class End:
     def qpn(self) -> int:
         return self.qp.handle
 
-    def apply(self, op: int, mask: int = 0, **fields: int | bytes) -> int:
+    def apply(self, op: Op, mask: int = 0, **fields: int | bytes) -> int:
         """A transition command; `path_...` fields belong to the primary path."""
         qpc = Qpc.from_bytes(self.qp.context.to_bytes())
         for name, value in fields.items():
@@ -407,7 +407,7 @@ class End:
 
         def run() -> None:
             nonlocal status
-            status = state.apply(self.card.hca, self.qp, op, mask, qpc)
+            status = lifecycle.apply(self.card.hca, self.qp, op, mask, qpc)
 
         self.card.step(run)
         return status

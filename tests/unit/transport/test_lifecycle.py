@@ -1,15 +1,27 @@
 """The life cycle table: what leads where, what a transition takes over, what it refuses."""
 
+import ast
 import itertools
+import operator
+from pathlib import Path
 
 import pytest
 
 from firmware.model.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
-from firmware.model.qp import ERR, INIT, RST, RTR, RTS, SQD, SQER
-from firmware.transport.state import OPTIONAL_FIELDS, TRANSITIONS, destroy, live_context
-from tests.scenario.world import ST_QP0, ST_QP1, ST_RC, ST_UC, ST_UD, End, World, pair
+from firmware.model.qp import ERR, INIT, RST, RTR, RTS, SQD, SQER, ST_DCI, ST_DCT, ST_REG_UMR
+from firmware.transport import lifecycle
+from firmware.transport.attributes import live_context
+from firmware.transport.lifecycle import (
+    TRANSITIONS,
+    Attribute,
+    Event,
+    find,
+    reset,
+)
+from tests.lifecycle_page import main, unreachable
+from tests.scenario.world import ST_QP0, ST_QP1, ST_RC, ST_UC, ST_UD, ST_XRC, End, World, pair
 from vhca.wire.connectx.cmd import Op, Status
-from vhca.wire.connectx.qpc import OptParam
+from vhca.wire.connectx.qpc import OptParam, Qpc, QpState
 
 # Copied from the driver's point of view, not from the table: (from, command) -> to.
 LEGAL = {
@@ -23,9 +35,10 @@ LEGAL = {
     **{(state, Op.QP_2ERR): ERR for state in (RST, INIT, RTR, RTS, SQER, SQD, ERR)},
     **{(state, Op.QP_2RST): RST for state in (RST, INIT, RTR, RTS, SQER, SQD, ERR)},
 }
+COMMANDS = sorted({row.cause for row in TRANSITIONS if isinstance(row.cause, Op)})
 
 
-@pytest.mark.parametrize(("start", "op"), [*itertools.product((RST, INIT, RTR, RTS, SQER, SQD, ERR), TRANSITIONS)])
+@pytest.mark.parametrize(("start", "op"), [*itertools.product((RST, INIT, RTR, RTS, SQER, SQD, ERR), COMMANDS)])
 def test_every_pair_of_state_and_command(start: int, op: Op) -> None:
     world = World(1 << 20)
     end = End(world.a)
@@ -89,12 +102,70 @@ def test_attribute_that_the_service_does_not_have_is_refused(service: int, op: O
     assert a.apply(op, 1 << bit) == Status.BAD_PARAM
 
 
-def test_every_attribute_that_may_be_flagged_is_carried_out() -> None:
-    for row in TRANSITIONS.values():
-        for mask in row.optional.values():
-            for bit in range(32):
-                if mask >> bit & 1:
-                    assert bit == OptParam.ALT_ADDR_PATH or OPTIONAL_FIELDS[bit]
+def test_every_optional_attribute_can_be_flagged_and_every_field_exists() -> None:
+    for row in TRANSITIONS:
+        assert all(attribute.flag is not None for attribute in row.optional)
+        for service in row.services:
+            mask = row.allowed(service)
+            for name in row.carried(service, mask):
+                assert operator.attrgetter(name)(Qpc()) is not None
+    flags = [attribute.flag for attribute in Attribute if attribute.flag is not None]
+    assert len(flags) == len(set(flags))
+
+
+def test_no_two_rows_are_for_the_same_thing() -> None:
+    keys = [(row.source, row.cause, service) for row in TRANSITIONS for service in row.services]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_states_that_no_transition_leads_to() -> None:
+    assert unreachable() == [QpState.SQD, QpState.SQ_DRAINING]
+    # The driver's interface has no command for it, or this table would have to.
+    assert not {op.name for op in Op} & {"RTS2SQD_QP", "RTS2SQD", "SQD2SQD_QP"}
+
+
+@pytest.mark.parametrize("service", [ST_RC, ST_XRC, ST_UC, ST_UD, ST_QP0, ST_QP1, ST_DCI, ST_REG_UMR])
+def test_what_the_device_does_by_itself(service: int) -> None:
+    def target(state: int, event: Event) -> int | None:
+        row = find(state, event, service)
+        return None if row is None else row.target
+
+    stops_sending = service in (ST_UC, ST_UD, ST_QP0, ST_QP1)
+    assert target(RTS, Event.SEND_ERROR) == (SQER if stops_sending else ERR)
+    assert [target(state, Event.ERROR) for state in (RTR, RTS, SQER, ERR)] == [ERR] * 4
+    for event in Event:
+        assert target(RST, event) is None
+        assert target(INIT, event) is None
+    assert target(RTR, Event.SEND_ERROR) is None
+
+
+def test_the_targets_side_of_a_dc_connection_knows_no_command() -> None:
+    rows = {(row.source, row.cause): row.target for row in TRANSITIONS if ST_DCT in row.services}
+    assert rows == {
+        (RST, Event.CONNECT): RTS,
+        (RTS, Event.ERROR): ERR,
+        (ERR, Event.ERROR): ERR,
+        (RTS, Event.DISCONNECT): ERR,
+        (ERR, Event.DISCONNECT): ERR,
+    }
+
+
+def test_nobody_else_changes_a_state() -> None:
+    """Queue pairs are made in RST, and only the table's own code stores a state."""
+    root = Path(lifecycle.__file__).parents[1]
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if hasattr(node, "target") else []
+            for target in targets:
+                if isinstance(target, ast.Attribute) and target.attr == "state":
+                    found.append((str(path.relative_to(root)), ast.unparse(target)))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Qp":
+                assert "state" not in [keyword.arg for keyword in node.keywords], path
+    assert [place for place in found if not place[1].startswith(("context.", "out."))] == [
+        ("transport/lifecycle.py", "qp.state"),
+        ("transport/lifecycle.py", "qp.context.state"),
+    ]
 
 
 def test_counter_binding_brings_an_empty_context() -> None:
@@ -114,7 +185,7 @@ def test_management_queue_pairs_are_found_by_port_from_init_to_reset(service: in
     number = 0 if service == ST_QP0 else 1
     end.to_init()
     assert world.a.hca.special_qps == {(1, number): end.qp}
-    end.card.step(lambda: destroy(world.a.hca, end.qp))
+    end.card.step(lambda: reset(world.a.hca, end.qp))
     assert world.a.hca.special_qps == {}
 
 
@@ -152,9 +223,23 @@ def test_destroy_leaves_no_timer_behind() -> None:
     world.fault = lambda packet: []
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     assert world.a.hca.timers.next_deadline() is not None
-    a.card.step(lambda: destroy(world.a.hca, a.qp))
+    a.card.step(lambda: reset(world.a.hca, a.qp))
     assert world.a.hca.timers.next_deadline() is None
     b.apply(Op.QP_2ERR)
-    b.card.step(lambda: destroy(world.b.hca, b.qp))
+    b.card.step(lambda: reset(world.b.hca, b.qp))
     world.pass_time(10_000_000)
     assert world.b.hca.timers.next_deadline() is None
+
+
+def test_a_page_that_the_table_does_not_say_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    assert main([str(page), "--check"]) == 1
+    assert main([str(page)]) == 0
+    assert main([str(page), "--check"]) == 0
+    text = page.read_text("utf-8")
+    assert "RTS --> SQER : SEND_ERROR (UC, UD, QP0, QP1)" in text
+    assert "**No transition leads to SQD and SQ_DRAINING.**" in text
+    page.write_text(text.replace("SQER", "SQE"), "utf-8")
+    capsys.readouterr()
+    assert main([str(page), "--check"]) == 1
+    assert "is stale" in capsys.readouterr().err
