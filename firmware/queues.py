@@ -11,7 +11,7 @@ from typing import Final
 
 from firmware.model.hca import Hca
 from firmware.model.lists import FEW_ENTRIES, ReceiveList, Sge
-from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, Cq, Eq, Srq
+from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, INDEX_MASK, Cq, Eq, Srq
 from firmware.model.qp import RST, Qp
 from firmware.model.rings import RecvWqe
 from firmware.model.timers import Timer, TimerKind
@@ -127,7 +127,7 @@ def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, data: bytes) -> 
 def eq_doorbell(hca: Hca, eq: Eq, consumer_index: int, arm: bool) -> None:
     """The host moved its consumer index (24 bit); armed with entries waiting, the vector fires at once."""
     # The new index lies between the old one and the producer; anything else is a guest's mistake and is ignored.
-    consumer = eq.consumer + ((consumer_index - eq.consumer) & 0xFFFFFF)
+    consumer = eq.consumer + ((consumer_index - eq.consumer) & INDEX_MASK)
     if consumer > eq.producer:
         hca.count["eq_doorbell_invalid"] += 1
         return
@@ -198,7 +198,7 @@ def cq_doorbell(hca: Hca, cq: Cq, consumer_index: int, solicited: bool) -> None:
     Every index is one behind the producer, however far: software that polls a queue itself may always arm with the
     index of a library that never moves, and an arm that were ignored would be a wake-up that never comes.
     """
-    consumer = cq.producer - ((cq.producer - consumer_index) & 0xFFFFFF)
+    consumer = cq.producer - ((cq.producer - consumer_index) & INDEX_MASK)
     if consumer > cq.consumer:
         cq.consumer = consumer
     # A request for the next completion is not narrowed to solicited ones; it may be widened (C11-31, C11-32).
@@ -251,10 +251,10 @@ def _fire(hca: Hca, cq: Cq) -> None:
 def refresh_consumer(hca: Hca, cq: Cq) -> None:
     """Read how far the host has come from the CQ's doorbell record; nonsense is ignored."""
     try:
-        record = _BE32.unpack(hca.memory.read(cq.dbr_addr, 4))[0] & 0xFFFFFF
+        record = _BE32.unpack(hca.memory.read(cq.dbr_addr, 4))[0] & INDEX_MASK
     except DmaError:
         hca.count["dma_read_errors"] += 1
         return
-    consumer = cq.consumer + ((record - cq.consumer) & 0xFFFFFF)
+    consumer = cq.consumer + ((record - cq.consumer) & INDEX_MASK)
     if consumer <= cq.producer:
         cq.consumer = consumer

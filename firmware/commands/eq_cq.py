@@ -6,7 +6,7 @@ from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, charge, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.model.hca import Hca
-from firmware.model.objects import Cq, Eq
+from firmware.model.objects import INDEX_MASK, Cq, Eq
 from firmware.model.queue_buffer import QueueBuffer
 from firmware.queues import refresh_consumer, write_cqe_entry
 from vhca.layout import Layout
@@ -69,8 +69,8 @@ def query_eq(hca: Hca, request: Command[cmd.QueryEqIn]) -> Layout:
     context.log_eq_size = eq.log_size
     context.uar_page = eq.uar
     context.intr = eq.vector
-    context.consumer_counter = eq.consumer & 0xFFFFFF
-    context.producer_counter = eq.producer & 0xFFFFFF
+    context.consumer_counter = eq.consumer & INDEX_MASK
+    context.producer_counter = eq.producer & INDEX_MASK
     out.event_bitmask = eq.event_mask
     return out
 
@@ -140,10 +140,10 @@ def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
     context.c_eqn_or_apu_element = cq.eq.handle
     context.cq_period = cq.period_us
     context.cq_max_count = cq.max_count
-    context.last_notified_index = cq.notified & 0xFFFFFF
-    context.last_solicit_index = max(cq.last_solicited, 0) & 0xFFFFFF
-    context.consumer_counter = cq.consumer & 0xFFFFFF
-    context.producer_counter = cq.producer & 0xFFFFFF
+    context.last_notified_index = cq.notified & INDEX_MASK
+    context.last_solicit_index = max(cq.last_solicited, 0) & INDEX_MASK
+    context.consumer_counter = cq.consumer & INDEX_MASK
+    context.producer_counter = cq.producer & INDEX_MASK
     context.dbr_addr = cq.dbr_addr
     return out
 

@@ -20,6 +20,11 @@ from firmware.model.timers import Timer
 from vhca.wire.connectx.cqc import CqArmState
 from vhca.wire.connectx.mkey import QPN_ANY, AccessMode
 
+# Consumer and producer indexes of completion and event queues: 24 bits on the interface, free running here.
+INDEX_MASK: Final = 0xFFFFFF
+# The user index of a queue that has none: its completions carry the number of the queue pair alone.
+ANY_USER_INDEX: Final = 0xFFFFFF
+
 
 @dataclass(slots=True, eq=False)
 class HcaObject:
@@ -312,7 +317,7 @@ class Srq(HcaObject):
     pd: int = field(kw_only=True)
     cq: Cq | None = None
     xrcd: int = 0
-    user_index: int = 0xFFFFFF
+    user_index: int = ANY_USER_INDEX
     cyclic: bool = False
     head_bytes: int = 16
     next_index: int = 0

@@ -1,7 +1,11 @@
-"""Packet sequence numbers: 24 bits on the wire, unbounded integers inside the engines.
+"""Packet sequence numbers: 24 bits on the wire, and unbounded integers where they have an order.
 
-An engine keeps its PSNs free running, so that comparisons are plain; :func:`extend` brings a number from the wire into
-that form. Both directions of a half circle (2**23) are told apart as volume 1, 9.7.2 asks.
+One rule. What a requester keeps (``Requester``, ``SendWqe``) is free running, since it compares the numbers of many
+requests with each other: :func:`extend` brings a number from the wire into that form, :data:`PSN_MASK` takes it back
+when a packet or a context is filled. What a responder keeps (``Responder``, ``Resource``, ``ReadJob``; also MSNs, the
+message sequence numbers) is as on the wire, since it compares an arriving number with the one that it expects.
+
+Both directions of a half circle (2**23) are told apart as volume 1, 9.7.2 asks.
 """
 
 from typing import Final

@@ -1,7 +1,8 @@
 """A queue pair: where requester, responder and completer meet.
 
 The first part is what the commands set; the second part belongs to the transport engines and is made anew by every
-reset of the queue pair. PSNs are free running integers here (see :mod:`firmware.model.psn`).
+reset of the queue pair. PSNs of a :class:`Requester` are free running, those of a :class:`Responder` are as on the wire
+(see :mod:`firmware.model.psn`).
 """
 
 from collections import deque
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from firmware.model.graveyard import Grave
-from firmware.model.objects import Cq, HcaObject, Mkey, PageRequest, QCounter, Srq
+from firmware.model.objects import ANY_USER_INDEX, Cq, HcaObject, Mkey, PageRequest, QCounter, Srq
 from firmware.model.rings import RecvQueue, RecvWqe, SendQueue
 from firmware.model.segment import BURST_BYTES
 from firmware.model.send_wqe import SendWqe
@@ -208,7 +209,7 @@ class Qp(HcaObject):
     rq: RecvQueue | None = None
     counter: QCounter | None = None
     port: int = 1
-    user_index: int = 0xFFFFFF
+    user_index: int = ANY_USER_INDEX
     # Data up to so many bytes are put into the completion instead of memory: of receives; of READs and atomics.
     inline_receive: int = 0
     inline_read: int = 0

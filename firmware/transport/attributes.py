@@ -186,8 +186,8 @@ def live_context(qp: Qp) -> Qpc:
     context.next_send_psn = requester.next_psn & PSN_MASK
     context.last_acked_psn = (requester.una - 1) & PSN_MASK
     context.ssn = requester.ssn & PSN_MASK
-    context.next_rcv_psn = responder.epsn & PSN_MASK
-    context.rmsn = responder.msn & PSN_MASK
+    context.next_rcv_psn = responder.epsn
+    context.rmsn = responder.msn
     context.cur_retry_count = requester.retries_left
     context.cur_rnr_retry = requester.rnr_left
     if qp.sq is not None:

@@ -7,7 +7,7 @@ here and nowhere else.
 from typing import Final
 
 from firmware.model.hca import Hca
-from firmware.model.objects import SRQ_XRC, Cq, Srq
+from firmware.model.objects import ANY_USER_INDEX, SRQ_XRC, Cq, Srq
 from firmware.model.qp import ST_DCT, ST_XRC, Qp
 from firmware.model.rings import RecvWqe
 from firmware.model.send_wqe import SendWqe
@@ -64,7 +64,6 @@ RECEIVED_SEND_IMM: Final = int(CqeOpcode.RESP_SEND_IMM)
 RECEIVED_SEND_INVALIDATE: Final = int(CqeOpcode.RESP_SEND_INV)
 GRH_IN_BUFFER: Final = int(CqeGrh.IN_BUFFER)
 
-ANY_USER_INDEX: Final = 0xFFFFFF
 INLINE_32: Final = int(CqeFormat.INLINE_32)
 INLINE_64: Final = int(CqeFormat.INLINE_64)
 INLINE_SHIFT: Final = 2

@@ -13,6 +13,7 @@ from firmware.model.budget import CONNECTION_BYTES
 from firmware.model.dct import Dct
 from firmware.model.hca import Hca
 from firmware.model.port import Port
+from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ERR, ST_DCT, Path, Qp, Requester
 from firmware.model.send_wqe import SendWqe
 from firmware.queues import post_event
@@ -62,7 +63,7 @@ def connect(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     requester.access_key = int.from_bytes(wqe.raw[:8], "big")
     # Numbers never repeat, whatever is reset: a late packet of an old connection is known by its number.
     hca.dc_connections = requester.connection = (hca.dc_connections + 1) & NUMBER_MASK
-    requester.connection_psn = requester.next_psn & 0xFFFFFF
+    requester.connection_psn = requester.next_psn & PSN_MASK
     hca.count["dc_connects"] += 1
     return CONNECTED
 

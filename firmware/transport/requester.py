@@ -19,6 +19,7 @@ from firmware.memory import (
 )
 from firmware.model import turns
 from firmware.model.hca import Hca
+from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.model.rings import SendQueue
 from firmware.model.segment import BURST_COST_BYTES, LOG_PACKET_COST, packet_count
@@ -297,7 +298,7 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         _WIRE_SERVICE[qp.service],
         op,
         qp.remote_qpn,
-        psn & 0xFFFFFF,
+        psn & PSN_MASK,
         payload,
         count,
         not offset or op >= READ_REQUEST,

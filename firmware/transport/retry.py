@@ -8,6 +8,7 @@ from typing import Final
 
 from firmware.model import turns
 from firmware.model.hca import Hca
+from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTS, Qp
 from firmware.model.send_wqe import PAGING
 from firmware.model.timers import Timer, TimerKind
@@ -50,7 +51,7 @@ def go_back(hca: Hca, qp: Qp) -> None:
         return
     requester.retries_left -= 1
     hca.count["retransmits"] += 1
-    hca.note("retransmit", qpn=qp.handle, psn=requester.una & 0xFFFFFF, retries_left=requester.retries_left)
+    hca.note("retransmit", qpn=qp.handle, psn=requester.una & PSN_MASK, retries_left=requester.retries_left)
     if requester.ack_timer is not None:
         # What is sent again has all its time (9.7.6.1.3).
         hca.timers.cancel(requester.ack_timer)

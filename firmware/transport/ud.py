@@ -14,6 +14,7 @@ from firmware.model.hca import Hca
 from firmware.model.multicast import MulticastGroup
 from firmware.model.objects import Waiter, WaitKind
 from firmware.model.port import Port
+from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp, Responder
 from firmware.model.rings import RecvWqe
 from firmware.model.send_wqe import LOCAL, SendWqe
@@ -185,7 +186,7 @@ def _packet(hca: Hca, qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
         service=UD,
         op=SEND,
         dest_qp=dqpn,
-        psn=qp.requester.next_psn & 0xFFFFFF,
+        psn=qp.requester.next_psn & PSN_MASK,
         payload=payload,
         mtu=qp.requester.mtu,
         sl=sl,

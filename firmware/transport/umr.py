@@ -130,7 +130,7 @@ def _check(hca: Hca, qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeyS
         raise UmrError(BIND, "umr: the key is free")
     if ctrl.check_qpn and mkey.qpn not in (ANY_QPN, qp.handle):
         raise UmrError(BIND, "umr: the key is bound to another queue pair")
-    if mask >> MkeyMask.QPN & 1 and segment.qpn not in (0xFFFFFF, qp.handle):
+    if mask >> MkeyMask.QPN & 1 and segment.qpn not in (ANY_QPN, qp.handle):
         raise UmrError(BIND, "umr: a window is bound to the queue pair that binds it, or to none")
     if mask >> MkeyMask.BSF_EN & 1 and segment.bsf_en:
         raise UmrError(BIND, "umr: signature offload is not offered")
