@@ -20,7 +20,7 @@ from typing import Any, Final
 from acceptance.claims.trace import Event, Probe, Trace
 from acceptance.claims.verdict import Evidence
 from acceptance.places import scripts
-from vhca.chip.rack import LiveFabric
+from vhca.chip.live_fabric import LiveFabric
 from vhca.fabric.faults import Fault
 from vhca.lab import (
     Cache,

@@ -13,13 +13,11 @@ import stat
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from vhca.chip.live_fabric import LiveCapture, LiveFabric
 from vhca.fabric.faults import ACTIONS, DIRECTIONS, Fault
 from vhca.sim.loop import LoopEnded
-
-if TYPE_CHECKING:
-    from vhca.chip.rack import LiveCapture, LiveFabric
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -16,11 +16,11 @@ from typing import Final
 from vhca.chip.board import Board
 from vhca.chip.card import Card, CardFunction, load_firmware
 from vhca.chip.control import SOCKET_NAME, ControlSocket
+from vhca.chip.live_fabric import LiveFabric
 from vhca.chip.orders import Orders, refusal
 from vhca.chip.rack_config import RackConfig
 from vhca.fabric.capture import Capture
-from vhca.fabric.fabric import Fabric, PortStatus
-from vhca.fabric.faults import Direction, Fault
+from vhca.fabric.fabric import Fabric
 from vhca.hw.hardware import FirmwareImage
 from vhca.private_files import PrivateLog
 from vhca.sim.clock import RealClock
@@ -57,113 +57,6 @@ def card_of(frame: FrameType) -> str | None:
     """Name of the card, or path of the socket, in whose step a stack frame is."""
     owner = frame.f_locals.get("self")
     return owner.name if isinstance(owner, (Board, Card, CardFunction, Connection)) else None
-
-
-class LiveFabric:
-    """The running fabric for other threads: every method is carried out in the rack's loop.
-
-    Ports are named like the cards that they connect. What guests can do to each other here: no guest changes, reads or
-    speaks for another's port or the switch (M_Keys, SLIDs, rights at the SA; not with `mkey=0`), takes more than its
-    share, or leaves anything in a card for the next machine. But all are in one partition, anybody may send to
-    anybody's queue pairs, the directory and the counters are open to all, and bandwidth is not shared out.
-    docs/security.md has the whole list, with the tests that show it.
-    """
-
-    def __init__(self, loop: Loop, fabric: Fabric) -> None:
-        self._loop = loop
-        self._fabric = fabric
-
-    def counters(self) -> dict[str, int]:
-        """All counters by name: port.counter, switch.dropped.reason, sm.counter, sa.counter."""
-        return self._loop.call(self._fabric.counters)
-
-    def active(self, *names: str) -> bool:
-        """True if the subnet manager brought these ports (all attached ones, if none is named) to ACTIVE."""
-        return self._loop.call(lambda: self._fabric.active(*names))
-
-    def lid(self, name: str) -> int:
-        """LID of a card's port, 0 while it has none."""
-        return self._loop.call(lambda: self._fabric.lid(name))
-
-    def link_down(self, name: str) -> None:
-        """Pull the cable of a port."""
-        self._loop.call(lambda: self._fabric.link_down(name))
-
-    def link_up(self, name: str) -> None:
-        """Plug the cable of a port in again."""
-        self._loop.call(lambda: self._fabric.link_up(name))
-
-    def names(self) -> list[str]:
-        """The cards, by the names of their ports."""
-        return self._loop.call(lambda: list(self._fabric.ports))
-
-    def status(self) -> list[PortStatus]:
-        """How each card's port and cable are."""
-        return self._loop.call(self._fabric.status)
-
-    def add_fault(self, name: str, fault: Fault, direction: Direction = "both") -> Fault:
-        """Let something go wrong on a port's cable, and return the rule, which counts its hits.
-
-        `direction`: "from_card" what the card sends, "to_card" what it is sent, "both" (counted together) either.
-        """
-        self._loop.call(lambda: self._fabric.add_fault(name, fault, direction))
-        return fault
-
-    def faults(self, name: str) -> list[tuple[Direction, Fault]]:
-        """The rules of a port's cable and which way they look, in order."""
-        return self._loop.call(lambda: self._fabric.faults(name))
-
-    def clear_faults(self, name: str) -> None:
-        """Repair a port's cable."""
-        self._loop.call(lambda: self._fabric.clear_faults(name))
-
-    def capture(
-        self, path: Path | str, ports: Sequence[str] | None = None, *, both_ends: bool = False
-    ) -> "LiveCapture":
-        """Record every packet of these cards (None: all) in a pcapng file, from now on until :meth:`LiveCapture.stop`.
-
-        It is a context manager, too, which stops at its end. See :meth:`vhca.fabric.fabric.Fabric.capture` for what is
-        recorded where, and for errors.
-        """
-        capture = self._loop.call(lambda: self._fabric.capture(path, ports, both_ends=both_ends))
-        return LiveCapture(self._loop, self._fabric, capture)
-
-
-class LiveCapture:
-    """A recording that runs; any thread. The rack stops it if nobody else does.
-
-    :ivar path: the pcapng file.
-    """
-
-    def __init__(self, loop: Loop, fabric: Fabric, capture: Capture) -> None:
-        self._loop = loop
-        self._fabric = fabric
-        self._capture = capture
-        self.path = capture.path
-
-    @property
-    def packets(self) -> int:
-        """Packets recorded so far."""
-        return self._capture.packets
-
-    @property
-    def trouble(self) -> str:
-        """Why the file ended before its time (a full disk), "" if it did not."""
-        return self._capture.trouble
-
-    def flush(self) -> None:
-        """Make what was recorded so far visible to readers of the file."""
-        self._loop.call(lambda: self._fabric.flush_capture(self._capture))
-
-    def stop(self) -> None:
-        """End the recording and close its file; nothing if that was done before."""
-        self._loop.call(lambda: self._fabric.stop_capture(self._capture))
-
-    def __enter__(self) -> "LiveCapture":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 class Rack:

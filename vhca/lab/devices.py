@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from vhca.chip.rack import LiveFabric
+    from vhca.chip.live_fabric import LiveFabric
 
 
 class Hca(Protocol):

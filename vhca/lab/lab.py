@@ -30,7 +30,7 @@ from vhca.lab.network import Network
 from vhca.lab.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
-    from vhca.chip.rack import LiveFabric
+    from vhca.chip.live_fabric import LiveFabric
 
 
 class Lab:
