@@ -293,7 +293,9 @@ def test_cables_are_pulled_and_plugged(rack: Rack, client: socket.socket) -> Non
 
 
 def test_counters_of_all_or_of_one_card(rack: Rack, client: socket.socket) -> None:
-    assert ask(client, "counters")["result"].keys() == rack.fabric.counters().keys()
+    before = rack.fabric.counters().keys()  # a counter appears when it counts for the first time
+    asked = ask(client, "counters")["result"].keys()
+    assert before <= asked <= rack.fabric.counters().keys()
     assert {key.split(".")[0] for key in ask(client, "counters", card="h1")["result"]} == {"h1"}
 
 
