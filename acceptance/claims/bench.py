@@ -53,22 +53,19 @@ _ABOUT: Final = {
     "rdma-core": "readlink -f /usr/lib/x86_64-linux-gnu/libibverbs.so.1 | sed 's/.*[.]so[.]1[.]14[.]//'",
 }
 
-#: How a lab must be made for a bench to work with all claims.
-LAB_ARGUMENTS: Final[dict[str, Any]] = {
-    "guests": 2,
-    # plugged in while a guest runs
-    "spare_hcas": 1,
-    # no M_Keys: claims look at agents from inside a guest
-    "rack": RackConfig(mkey=0),
-    "guest": GuestConfig(
-        memory_mib=1536,
-        # the BIOS must leave room for a BAR that it cannot see yet
-        qemu_arguments=(
-            "-device",
-            f"pcie-root-port,id=spare,chassis={_SPARE_SLOT},slot={_SPARE_SLOT},mem-reserve=64M,pref64-reserve=64M",
-        ),
+#: What a lab of two guests must be made with for a bench to work with all claims, with the two constants below.
+GUEST: Final = GuestConfig(
+    memory_mib=1536,
+    # the BIOS must leave room for a BAR that it cannot see yet
+    qemu_arguments=(
+        "-device",
+        f"pcie-root-port,id=spare,chassis={_SPARE_SLOT},slot={_SPARE_SLOT},mem-reserve=64M,pref64-reserve=64M",
     ),
-}
+)
+RACK: Final = RackConfig(mkey=0)
+"""No M_Keys: claims look at agents from inside a guest."""
+SPARE_HCAS: Final = 1
+"""Plugged in while a guest runs."""
 
 
 class ScriptError(LabError):
@@ -93,7 +90,11 @@ class Result:
 
 
 class Bench:
-    """The bench.  ``lab``: a running lab made with :data:`LAB_ARGUMENTS`; without one the bench boots its own."""
+    """The bench.
+
+    ``lab``: a running lab made with :data:`GUEST`, :data:`RACK` and :data:`SPARE_HCAS`; without one the bench boots
+    its own.
+    """
 
     def __init__(
         self,
@@ -134,7 +135,9 @@ class Bench:
                 log_dir=log_dir,
                 progress=self.progress,
                 cache=self.cache,
-                **LAB_ARGUMENTS,
+                guest=GUEST,
+                rack=RACK,
+                spare_hcas=SPARE_HCAS,
             )
             self._lab = lab.start()
             self._plugged = False

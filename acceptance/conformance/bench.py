@@ -13,9 +13,10 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from acceptance.conformance.results import CRASHED, TIMEOUT, EventLog, FileRun, RecordError
 from vhca.lab import (
@@ -121,18 +122,31 @@ def suite_files(cache: Cache, progress: Progress) -> list[str]:
     return names
 
 
+@dataclass(frozen=True, slots=True)
+class BenchConfig:
+    """What a run asks of its benches.
+
+    :ivar log_dir: the folder in which each guest gets one for its logs.
+    :ivar test_timeout_s: the longest time for one test.
+    :ivar seed: what the suite's random choices depend on.
+    :ivar firmware: name of the package with the program of the card.
+    """
+
+    kernel: str | Path = DEFAULT_SPEC
+    log_dir: Path | None = None
+    test_timeout_s: float = 180.0
+    seed: str = "0"
+    firmware: str = "firmware"
+
+
 class Bench:
     """One guest with one device, as a context manager.  ``device``: one of :data:`DEVICES`."""
 
     def __init__(
         self,
         device: str,
+        config: BenchConfig | None = None,
         *,
-        kernel: str | Path = DEFAULT_SPEC,
-        log_dir: Path | None = None,
-        test_timeout_s: float = 180.0,
-        seed: str = "0",
-        firmware: str = "firmware",
         progress: Progress | None = None,
         cache: Cache | None = None,
         say: Callable[[str], None] = print,
@@ -142,11 +156,7 @@ class Bench:
         self.device = device
         self.device_name = ""
         self.about: dict[str, str] = {}
-        self._kernel = kernel
-        self._log_dir = log_dir
-        self._test_timeout_s = test_timeout_s
-        self._seed = seed
-        self._firmware = firmware
+        self.config = config if config is not None else BenchConfig()
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
         self._say = say
@@ -167,7 +177,8 @@ class Bench:
         """Boot a guest and make its device ready for traffic."""
         extra = extra_python(self._cache, self._progress)
         self._starts += 1
-        log_dir = self._log_dir / f"{self.device}-{self._starts}" if self._log_dir is not None else None
+        folder = self.config.log_dir
+        log_dir = folder / f"{self.device}-{self._starts}" if folder is not None else None
         self._lab = self._make_lab(log_dir)
         self._lab.start()
         try:
@@ -179,13 +190,13 @@ class Bench:
     def _make_lab(self, log_dir: Path | None) -> Lab:
         return Lab(
             guests=1,
-            kernel=self._kernel,
+            kernel=self.config.kernel,
             hcas_per_guest=1 if self.device == HCA else 0,
             guest=GuestConfig(
                 memory_mib=_MEMORY_MIB,
                 kernel_arguments=_HCA_ARGUMENTS if self.device == HCA else _KERNEL_ARGUMENTS,
             ),
-            rack=RackConfig(firmware=self._firmware),
+            rack=RackConfig(firmware=self.config.firmware),
             log_dir=log_dir,
             progress=self._progress,
             cache=self._cache,
@@ -284,8 +295,8 @@ class Bench:
         lines, noise = _Lines(), bytearray()
         process = guest.popen(
             [
-                *("python3", "-X", "no_debug_ranges", f"{_GUEST_DIR}/agent.py", "--seed", self._seed),
-                *("--test-timeout", str(self._test_timeout_s), "--without", f"{_GUEST_DIR}/done"),
+                *("python3", "-X", "no_debug_ranges", f"{_GUEST_DIR}/agent.py", "--seed", self.config.seed),
+                *("--test-timeout", str(self.config.test_timeout_s), "--without", f"{_GUEST_DIR}/done"),
                 *(("--matching", matching) if matching else ()),
                 *(SUITE, run.name, *self._suite_arguments(), "-v"),
             ],
@@ -297,7 +308,7 @@ class Bench:
         for line in lines.take():
             log.take(line)
         if b"Timeout (" in noise and not log.ended:
-            how, outcome = f"took longer than {self._test_timeout_s:.0f} s", TIMEOUT
+            how, outcome = f"took longer than {self.config.test_timeout_s:.0f} s", TIMEOUT
         if how:
             log.died(how, outcome, noise[-20000:].decode("utf-8", "replace"))
         elif not log.ended:
@@ -306,7 +317,7 @@ class Bench:
 
     def _wait(self, process: Process, lines: _Lines, log: EventLog) -> tuple[str, str]:
         """Wait for the end of a process while its lines come in.  Returns how it died, if it did, and the outcome."""
-        quiet_s = self._test_timeout_s + 30.0  # the watchdog inside comes first, if the kernel lets it
+        quiet_s = self.config.test_timeout_s + 30.0  # the watchdog inside comes first, if the kernel lets it
         while True:
             try:
                 status = process.wait(1.0)
@@ -335,13 +346,20 @@ class Bench:
 class PassthroughBench(Bench):
     """A guest that hands its card to the suite itself: no driver in the kernel, vfio-pci and an IOMMU instead."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(HCA, **options)
+    def __init__(
+        self,
+        config: BenchConfig | None = None,
+        *,
+        progress: Progress | None = None,
+        cache: Cache | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        super().__init__(HCA, config, progress=progress, cache=cache, say=say)
 
     def _make_lab(self, log_dir: Path | None) -> Lab:
         return Lab(
             guests=1,
-            kernel=self._kernel,
+            kernel=self.config.kernel,
             hcas_per_guest=1,
             guest=GuestConfig(
                 memory_mib=_MEMORY_MIB,
@@ -349,7 +367,7 @@ class PassthroughBench(Bench):
                 autoload=False,
                 kernel_arguments=f"intel_iommu=on {_HCA_ARGUMENTS}",
             ),
-            rack=RackConfig(firmware=self._firmware),
+            rack=RackConfig(firmware=self.config.firmware),
             log_dir=log_dir.with_name(f"passthrough-{self._starts}") if log_dir is not None else None,
             extra_modules=("vfio_iommu_type1",),
             progress=self._progress,

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from acceptance.conformance.bench import DEVICES, HCA, Bench, PassthroughBench, suite_files
+from acceptance.conformance.bench import DEVICES, HCA, Bench, BenchConfig, PassthroughBench, suite_files
 from acceptance.conformance.report import markdown, unexplained
 from acceptance.conformance.results import OUTCOMES, DeviceRun, FileRun, RecordError, load, regressions, to_json
 from acceptance.places import results_folder, stored_results
@@ -61,12 +61,8 @@ class Settings:
     matching: str = ""
     fast: bool = False
     compare: bool = False
-    kernel: str = DEFAULT_SPEC
+    bench: BenchConfig = field(default_factory=BenchConfig)
     output: Path | None = None  # the checkout's documentation
-    log_dir: Path | None = None
-    test_timeout_s: float = 180.0
-    seed: str = "0"
-    firmware: str = "firmware"
     verbose: bool = False
     update: bool = False
 
@@ -134,19 +130,21 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         parser.error("--update stores whole files: it does not go with --matching or --compare")
     devices = tuple(options.device or ((HCA,) if options.fast else DEVICES))
     return Settings(
-        devices,
-        [name.removesuffix(".py") for name in options.only],
-        options.matching,
-        options.fast,
-        options.compare,
-        options.kernel,
-        options.output,
-        options.log_dir,
-        options.test_timeout,
-        options.seed,
-        options.firmware,
-        options.verbose,
-        options.update,
+        devices=devices,
+        only=[name.removesuffix(".py") for name in options.only],
+        matching=options.matching,
+        fast=options.fast,
+        compare=options.compare,
+        bench=BenchConfig(
+            kernel=options.kernel,
+            log_dir=options.log_dir,
+            test_timeout_s=options.test_timeout,
+            seed=options.seed,
+            firmware=options.firmware,
+        ),
+        output=options.output,
+        verbose=options.verbose,
+        update=options.update,
     )
 
 
@@ -185,26 +183,16 @@ def run_device(device: str, settings: Settings, cache: Cache, say: Callable[[str
     files = choose_files(settings, suite_files(cache, progress))
     handed_over = [name for name in files if device == HCA and name in PASSTHROUGH]
     run = DeviceRun(device)
-    options: dict[str, Any] = {
-        "kernel": settings.kernel,
-        "log_dir": settings.log_dir,
-        "test_timeout_s": settings.test_timeout_s,
-        "seed": settings.seed,
-        "firmware": settings.firmware,
-        "progress": progress,
-        "cache": cache,
-        "say": say,
-    }
     if kernel_driven := [name for name in files if name not in handed_over]:
         say(f"{device}: booting a guest")
-        with Bench(device, **options) as bench:
+        with Bench(device, settings.bench, progress=progress, cache=cache, say=say) as bench:
             run.about = bench.about
             about = ", ".join(f"{name} {value}" for name, value in sorted(bench.about.items()) if value)
             say(f"{device}: {bench.device_name} is up, {about}")
             run_files(bench, run, kernel_driven, len(files), settings, say)
     if handed_over:
         say(f"{device}: booting a guest that hands its card to user space")
-        with PassthroughBench(**options) as bench:
+        with PassthroughBench(settings.bench, progress=progress, cache=cache, say=say) as bench:
             run_files(bench, run, handed_over, len(files), settings, say)
     return run
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from acceptance.claims.bench import LAB_ARGUMENTS, Bench
+from acceptance.claims.bench import GUEST, RACK, SPARE_HCAS, Bench
 from acceptance.claims.framework import Claim, Findings, all_claims, choose
 from acceptance.claims.report import KIND, load
 from acceptance.claims.run import judge
@@ -19,7 +19,7 @@ QUICK = ("A02", "A07", "B17", "C03", "C06", "C08", "D06", "E02")
 CHOSEN = [] if os.environ.get("VHCA_ALL_CLAIMS") else [c.id for c in all_claims() if c.id in QUICK]
 STORED = load(results_folder(KIND, None), "6.19")
 
-pytestmark = pytest.mark.vhca(**LAB_ARGUMENTS)
+pytestmark = pytest.mark.vhca(guests=2, guest=GUEST, rack=RACK, spare_hcas=SPARE_HCAS)
 
 
 @pytest.mark.parametrize("claim", choose(all_claims(), CHOSEN), ids=lambda claim: claim.id)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from acceptance.conformance.bench import HCA, SOFT_ROCE, SUITE, Bench, PassthroughBench
+from acceptance.conformance.bench import HCA, SOFT_ROCE, SUITE, Bench, BenchConfig, PassthroughBench
 from acceptance.conformance.report import unexplained
 from acceptance.conformance.results import PASSED, TIMEOUT, DeviceRun, load, regressions
 from acceptance.conformance.run import KIND, RECORD
@@ -17,7 +18,7 @@ STORED = results_folder(KIND, None) / RECORD
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(SOFT_ROCE, log_dir=tmp_path_factory.mktemp("logs")) as running:
+    with Bench(SOFT_ROCE, BenchConfig(log_dir=tmp_path_factory.mktemp("logs"))) as running:
         yield running
 
 
@@ -54,7 +55,7 @@ def test_a_test_that_hangs_costs_only_itself(bench: Bench, monkeypatch: pytest.M
         "    def test_3(self): os.kill(os.getpid(), signal.SIGSEGV)\n"
         "    def test_4(self): pass\n"
     )
-    monkeypatch.setattr(bench, "_test_timeout_s", 3.0)
+    monkeypatch.setattr(bench, "config", replace(bench.config, test_timeout_s=3.0))
     bench.guest.agent.put_file(body.encode(), f"{SUITE}/test_made_up.py")
     run = bench.run_file("test_made_up")
     told = {name.rpartition(".")[2]: test.outcome for name, test in run.tests.items()}

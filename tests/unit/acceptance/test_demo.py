@@ -10,8 +10,7 @@ import pytest
 
 from acceptance import demo
 from tests.unit.cli.fakes import Answer, FakeLab
-from vhca.lab import Progress, kernel_log_trouble
-from vhca.lab.perftest import bandwidth_figure, latency_figure, pingpong_figure
+from vhca.lab import Progress
 
 DEVINFO = """\
 hca_id:	mlx5_0
@@ -128,37 +127,3 @@ def test_a_server_that_does_not_listen_is_said(tmp_path: Path) -> None:
     text, _ = _run(failing, tmp_path)
     assert "FAILED at: ibv_rc_pingpong" in text
     assert "the server did not listen" in text
-
-
-@pytest.mark.parametrize("read", [pingpong_figure, bandwidth_figure, latency_figure])
-@pytest.mark.parametrize("output", ["", "BW average", "t_typical\n", "BW average\n1 2\n", "t_typical\n1 2 3 4 nan 6\n"])
-def test_output_without_a_result_is_refused(read: object, output: str) -> None:
-    with pytest.raises(ValueError, match="no result"):
-        read(output)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "WARNING: CPU: 0 PID: 1 at x.c:1 f+0x1/0x2",
-        "BUG: kernel NULL pointer dereference",
-        "mlx5_core 0000:01:00.0: poll_health:801:(pid 0): device's health compromised",
-        "mlx5_core 0000:01:00.0: wait_func:1191:(pid 1): CREATE_QP(0x500) timeout. Will cause a leak of a command",
-        "mlx5_core 0000:01:00.0: mlx5_cmd_out_err:838: CREATE_QP(0x500) op_mod(0x0) failed, status bad parameter",
-    ],
-)
-def test_lines_that_must_not_be_in_a_kernel_log(line: str) -> None:
-    assert kernel_log_trouble(f"fine\n[ 1.0] {line}\n") == [f"[ 1.0] {line}"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "mlx5_core 0000:01:00.0: firmware version: 20.99.1",
-        "clocksource: timekeeping watchdog on CPU0",
-        "mlx5_core 0000:01:00.0: E-Switch: not supported",
-        "mlx5_core 0000:01:00.0: mlx5_pci_vsc_init:66:(pid 1): Failed to get valid vendor specific ID",
-    ],
-)
-def test_lines_that_may_be_in_a_kernel_log(line: str) -> None:
-    assert kernel_log_trouble(line) == []

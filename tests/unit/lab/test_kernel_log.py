@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vhca.lab.kernel_log import REPORT_MAX_LINES, panic_of, reports
+from vhca.lab.kernel_log import REPORT_MAX_LINES, kernel_log_trouble, panic_of, reports
 
 _OOPS = """\
 [   12.100000] BUG: unable to handle page fault for address: ffffffffffffffea
@@ -177,3 +177,30 @@ def test_any_text_gives_an_answer(text: str) -> None:
     found = reports(text)
     assert sum(len(report.lines) for report in found) <= text.count("\n") + 1
     panic_of(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: CPU: 0 PID: 1 at x.c:1 f+0x1/0x2",
+        "BUG: kernel NULL pointer dereference",
+        "mlx5_core 0000:01:00.0: poll_health:801:(pid 0): device's health compromised",
+        "mlx5_core 0000:01:00.0: wait_func:1191:(pid 1): CREATE_QP(0x500) timeout. Will cause a leak of a command",
+        "mlx5_core 0000:01:00.0: mlx5_cmd_out_err:838: CREATE_QP(0x500) op_mod(0x0) failed, status bad parameter",
+    ],
+)
+def test_lines_that_must_not_be_in_a_kernel_log(line: str) -> None:
+    assert kernel_log_trouble(f"fine\n[ 1.0] {line}\n") == [f"[ 1.0] {line}"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mlx5_core 0000:01:00.0: firmware version: 20.99.1",
+        "clocksource: timekeeping watchdog on CPU0",
+        "mlx5_core 0000:01:00.0: E-Switch: not supported",
+        "mlx5_core 0000:01:00.0: mlx5_pci_vsc_init:66:(pid 1): Failed to get valid vendor specific ID",
+    ],
+)
+def test_lines_that_may_be_in_a_kernel_log(line: str) -> None:
+    assert kernel_log_trouble(line) == []
