@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from vhca import DEFAULT_KERNEL
 from vhca.lab import Guest, Lab, LabError, Progress, aligned, prepare
 from vhca.lab.perftest import DEVICE, perftest, perftest_values, run_exchange, wait_port_active
 
@@ -134,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m acceptance.benchmark",
         description="Run perftest on the HCA and on Soft-RoCE between the same two guests and print the ratios.",
     )
-    parser.add_argument("--kernel", default="6.19", help="kernel of the guests (default: %(default)s)")
+    parser.add_argument("--kernel", default=DEFAULT_KERNEL, help="kernel of the guests (default: %(default)s)")
     parser.add_argument(
         "--repeats", type=int, default=3, help="runs of each kind; medians count (default: %(default)s)"
     )

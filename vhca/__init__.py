@@ -5,3 +5,6 @@ the separate top-level package ``firmware`` and is loaded by name, like flashing
 """
 
 __version__ = "0.1.0"
+
+DEFAULT_KERNEL = "6.19"
+"""What guests run if nothing else is asked for; :mod:`vhca.lab.kernels` says what such a name stands for."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 from acceptance.claims.trace import Event, Probe, Trace
 from acceptance.claims.verdict import Evidence
 from acceptance.places import scripts
+from vhca import DEFAULT_KERNEL
 from vhca.chip.live_fabric import LiveFabric
 from vhca.fabric.faults import Fault
 from vhca.lab import (
@@ -37,7 +38,7 @@ from vhca.lab import (
     Progress,
     RackConfig,
 )
-from vhca.lab.kernels import DEFAULT_SPEC, Kernel, resolve
+from vhca.lab.kernels import Kernel, resolve
 from vhca.lab.perftest import DEVICE, wait_port_active
 
 _GUEST_DIR: Final = "/tmp/guest-tests"
@@ -100,7 +101,7 @@ class Bench:
         self,
         lab: Lab | None = None,
         *,
-        kernel: str | Path = DEFAULT_SPEC,
+        kernel: str | Path = DEFAULT_KERNEL,
         modules_dir: Path | None = None,
         log_dir: Path | None = None,
         source: bool = False,

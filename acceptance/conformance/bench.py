@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from acceptance.conformance.results import CRASHED, TIMEOUT, EventLog, FileRun, RecordError
+from vhca import DEFAULT_KERNEL
 from vhca.lab import (
     GUEST_SUITE,
     Cache,
@@ -33,7 +34,6 @@ from vhca.lab import (
     RackConfig,
     guest_root,
 )
-from vhca.lab.kernels import DEFAULT_SPEC
 from vhca.lab.packages import PackageStore, unpack
 
 HCA: Final = "hca"
@@ -132,7 +132,7 @@ class BenchConfig:
     :ivar firmware: name of the package with the program of the card.
     """
 
-    kernel: str | Path = DEFAULT_SPEC
+    kernel: str | Path = DEFAULT_KERNEL
     log_dir: Path | None = None
     test_timeout_s: float = 180.0
     seed: str = "0"

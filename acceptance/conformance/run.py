@@ -19,8 +19,8 @@ from acceptance.conformance.bench import DEVICES, HCA, Bench, BenchConfig, Passt
 from acceptance.conformance.report import markdown, unexplained
 from acceptance.conformance.results import OUTCOMES, DeviceRun, FileRun, RecordError, load, regressions, to_json
 from acceptance.places import results_folder, stored_results
+from vhca import DEFAULT_KERNEL
 from vhca.lab import Cache, LabError, Progress, printable
-from vhca.lab.kernels import DEFAULT_SPEC
 
 KIND: Final = "conformance"
 """The folder of a checkout's documentation that has page and record."""
@@ -113,7 +113,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--fast", action="store_true", help="only the files chosen for every change, on the card only")
     parser.add_argument("--update", action="store_true", help="with --only or --fast: store what these files gave")
     parser.add_argument("--compare", action="store_true", help="fail on anything worse than the stored outcomes")
-    parser.add_argument("--kernel", default=DEFAULT_SPEC, metavar="SPEC", help="kernel of the guests")
+    parser.add_argument("--kernel", default=DEFAULT_KERNEL, metavar="SPEC", help="kernel of the guests")
     parser.add_argument(
         "--output",
         type=Path,

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vhca import DEFAULT_KERNEL
+
 if TYPE_CHECKING:
     from vhca.lab import GuestConfig, Lab, Progress, RackConfig
-
-DEFAULT_KERNEL = "6.19"
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:

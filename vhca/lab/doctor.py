@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vhca import DEFAULT_KERNEL
 from vhca.lab import kernels, packages, pins, qemu
 from vhca.lab.cache import Cache, Progress, free_bytes
 from vhca.lab.errors import LabError
 from vhca.lab.image import guest_root_place
-from vhca.lab.kernels import DEFAULT_SPEC
 
 _NEEDED_BYTES = 1_500_000_000  # the cache of one kernel, with what is fetched on the way
 _GUEST_BYTES = 1 << 30
@@ -42,7 +42,7 @@ class Finding:
     remedy: str = ""  # what to do about it, one sentence; empty if all is well
 
 
-def check(cache: Cache | None = None, kernel: str | Path = DEFAULT_SPEC) -> list[Finding]:
+def check(cache: Cache | None = None, kernel: str | Path = DEFAULT_KERNEL) -> list[Finding]:
     """Look at everything a lab needs.  Never raises: trouble while looking is a finding."""
     cache = cache if cache is not None else Cache()
     stocked = _is_stocked(cache, kernel)

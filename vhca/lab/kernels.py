@@ -30,7 +30,6 @@ from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import KernelError, LabError
 from vhca.lab.packages import SUITES, PackageStore, unpack
 
-DEFAULT_SPEC = "6.19"
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?([-+].*)?$")
 _IMAGE_PACKAGE = re.compile(r"linux-image-(\d+\.\d+(?:\.\d+)?\S*?-amd64)$")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from vhca import DEFAULT_KERNEL
 from vhca.chip.rack_config import RackConfig
 from vhca.lab import debug, folders
 from vhca.lab import qemu as machine
@@ -25,7 +26,6 @@ from vhca.lab.cache import Cache, Progress
 from vhca.lab.devices import Hca, RackFactory, RackLike
 from vhca.lab.errors import GuestError, LabError
 from vhca.lab.guest import Guest, GuestConfig, Surroundings
-from vhca.lab.kernels import DEFAULT_SPEC
 from vhca.lab.network import Network
 from vhca.lab.prepare import Prepared, prepare
 
@@ -39,7 +39,7 @@ class Lab:
     def __init__(
         self,
         guests: int = 2,
-        kernel: str | Path = DEFAULT_SPEC,
+        kernel: str | Path = DEFAULT_KERNEL,
         hcas_per_guest: int = 1,
         *,
         guest: GuestConfig | None = None,

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vhca import DEFAULT_KERNEL
 from vhca.lab import kernels
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.image import build_image
-from vhca.lab.kernels import DEFAULT_SPEC, Kernel
+from vhca.lab.kernels import Kernel
 from vhca.lab.qemu import Qemu, find_qemu
 
 # An entry holds 100 to 200 MB; a kernel developer makes a new image at every build.
@@ -27,7 +28,7 @@ class Prepared:
 
 def prepare(
     progress: Progress | None = None,
-    kernel: str | Path = DEFAULT_SPEC,
+    kernel: str | Path = DEFAULT_KERNEL,
     *,
     modules_dir: Path | None = None,
     extra_modules: Sequence[str] = (),

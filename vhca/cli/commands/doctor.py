@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from vhca import DEFAULT_KERNEL
 from vhca.cli import status
-from vhca.cli.options import DEFAULT_KERNEL
 
 if TYPE_CHECKING:
     from vhca.lab.doctor import Finding
