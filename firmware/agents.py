@@ -9,11 +9,13 @@ from typing import Final
 from firmware.mads.packets import reply_packet, trap_packet
 from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
+from firmware.model.counters import Count, CountOf
 from firmware.model.hca import Hca
 from firmware.model.timers import Timer, TimerKind
 from firmware.port import Port
 from firmware.queues import post_event
 from firmware.transport.port import pkeys_match, transmit
+from vhca.counting import shown
 from vhca.hw.effects import LinkControl
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
 from vhca.management.refusal import refusal
@@ -58,6 +60,13 @@ class Agents:
             else:
                 self._bounce_link(port)
 
+    def counters(self) -> dict[str, int]:
+        """What both agents count, by name."""
+        return {
+            **shown(self._sma.counters, self._sma.counters_of),
+            **shown(self._performance.counters, self._performance.counters_of),
+        }
+
     def local_mad(self, number: int, mad: bytes, ignore_mkey: bool) -> bytes | None:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
         if mad[1] in _SMP_CLASSES:
@@ -71,7 +80,7 @@ class Agents:
         """Answer a datagram of a general service: counters are here, every other class is refused by status."""
         if mad[1] == CLASS_PERF:
             return self._performance.handle(mad)
-        self._hca.count[f"mad_class_{mad[1]:#04x}_refused"] += 1
+        self._hca.count_of.add(CountOf.MAD_CLASS_REFUSED, mad[1])
         return refusal(mad)
 
     def smp_in(self, number: int, packet: Packet) -> bool:
@@ -83,10 +92,10 @@ class Agents:
 
     def _serve_smp(self, number: int, packet: Packet) -> None:
         reply, events = self._sma.handle(number, packet.payload, now_ns=self._hca.now_ns)
-        self._hca.count["smps_handled"] += 1
+        self._hca.count[Count.SMPS_HANDLED] += 1
         self._refresh()
         if reply is None:
-            self._hca.count["smps_unanswered"] += 1
+            self._hca.count[Count.SMPS_UNANSWERED] += 1
         else:
             transmit(self._hca, number, reply_packet(packet, reply, self.ports[number].lid))
         self._announce(events)

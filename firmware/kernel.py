@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 from firmware import commands
 from firmware.agents import Agents
+from firmware.model.counters import SQ_DOORBELLS, Count
 from firmware.model.hca import EVENT_COMMAND, Hca
 from firmware.model.rings import RecordlessSendQueue
 from firmware.queues import cq_doorbell, eq_doorbell, post_event
 from firmware.snapshot import dump, load, outside_of
 from firmware.transport.engine import packet_in, ring, run_timers, turn
+from vhca.counting import shown
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
     CommandPosted,
@@ -115,10 +117,11 @@ class Kernel:
         """See :class:`vhca.hw.hardware.Firmware`."""
         budget = self.hca.budget
         return {
-            **self.hca.count,
-            "memory_used_bytes": budget.used,
-            "memory_most_bytes": budget.most,
-            "memory_limit_bytes": budget.limit,
+            **shown(self.hca.count, self.hca.count_of),
+            **self.agents.counters(),
+            Count.MEMORY_USED_BYTES.value: budget.used,
+            Count.MEMORY_MOST_BYTES.value: budget.most,
+            Count.MEMORY_LIMIT_BYTES.value: budget.limit,
         }
 
     def objects(self) -> Mapping[str, int]:
@@ -139,9 +142,9 @@ class Kernel:
         qp = hca.qps.get(event.qpn_ds >> 8)
         # A queue listens to the page that it was made with, whoever that page belongs to.
         if qp is None or qp.context.uar_page != event.uar or hca.uars.get(event.uar) is None:
-            hca.count["sq_doorbell_unknown"] += 1
+            hca.count[Count.SQ_DOORBELL_UNKNOWN] += 1
             return
-        hca.count["sq_doorbells"] += 1
+        hca.count[SQ_DOORBELLS] += 1
         if type(qp.sq) is RecordlessSendQueue:
             qp.sq.rung(event.opmod_idx_opcode, event.qpn_ds)
         ring(hca, qp)
@@ -150,7 +153,7 @@ class Kernel:
         hca = self.hca
         cq = hca.cqs.get(event.cqn)
         if cq is None or cq.uar != event.uar or hca.uars.get(event.uar) is None:
-            hca.count["cq_doorbell_unknown"] += 1
+            hca.count[Count.CQ_DOORBELL_UNKNOWN] += 1
             return
         cq_doorbell(hca, cq, event.consumer_index, event.solicited)
 
@@ -158,7 +161,7 @@ class Kernel:
         hca = self.hca
         eq = hca.eqs.get(event.eqn)
         if eq is None or eq.uar != event.uar or hca.uars.get(event.uar) is None:
-            hca.count["eq_doorbell_unknown"] += 1
+            hca.count[Count.EQ_DOORBELL_UNKNOWN] += 1
             return
         eq_doorbell(hca, eq, event.consumer_index, event.arm)
 

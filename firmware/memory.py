@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from firmware.entries import EntryError, walk_klms, walk_ksms
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.lists import Sge
 from firmware.model.objects import (
@@ -293,7 +294,7 @@ def _write(hca: Hca, addr: int, data: bytes | bytearray | memoryview) -> None:
 
 
 def _bus_error(hca: Hca, error: DmaError) -> AccessError:
-    hca.count["dma_read_errors"] += 1
+    hca.count[Count.DMA_READ_ERRORS] += 1
     return AccessError(BUS, str(error))
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from firmware.memory import PageFault
 from firmware.model.budget import PAGE_REQUEST_BYTES
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.objects import PageRequest, Waiter
 from firmware.model.timers import Timer, TimerKind
@@ -51,7 +52,7 @@ def request(hca: Hca, fault: PageFault, ahead_bytes: int, waiter: Waiter) -> Pag
     ahead = min(-(-ahead_bytes >> LOG_PAGE), MAX_AHEAD_PAGES)
     wanted = PageRequest(fault.key, first << LOG_PAGE, pages, ahead, waiter, fault.shown)
     faults = hca.page_faults
-    hca.count["page_faults"] += 1
+    hca.count[Count.PAGE_FAULTS] += 1
     if not hca.budget.take(PAGE_REQUEST_BYTES):
         return None
     if len(faults.outstanding) < MAX_OUTSTANDING:
@@ -94,12 +95,12 @@ def answered(hca: Hca, token: int, good: bool) -> tuple[bool, Waiter | None]:
         _post(hca, faults.waiting.popleft())
     place = (done.key, done.va)
     if good:
-        hca.count["page_faults_resumed"] += 1
+        hca.count[Count.PAGE_FAULTS_RESUMED] += 1
         faults.doubted.pop(place, None)
         return True, end(done)
     if _is_doubtful(hca, done, place):
         return True, None
-    hca.count["page_faults_failed"] += 1
+    hca.count[Count.PAGE_FAULTS_FAILED] += 1
     return True, end(done)
 
 

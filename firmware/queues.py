@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from firmware.model.counters import CQES, EQES, INTERRUPTS, Count, CountOf
 from firmware.model.hca import Hca
 from firmware.model.lists import FEW_ENTRIES, ReceiveList, Sge
 from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, INDEX_MASK, Cq, Eq, Srq
@@ -104,22 +105,22 @@ def post_event(hca: Hca, event_type: int, sub_type: int, data: bytes) -> None:
             write_eqe(hca, eq, event_type, sub_type, data)
             delivered = True
     if not delivered:
-        hca.count[f"event_{event_type:#04x}_unclaimed"] += 1
+        hca.count_of.add(CountOf.EVENT_UNCLAIMED, event_type)
 
 
 def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, data: bytes) -> bool:
     """Append one EQE and raise the vector if the EQ is armed; False if a full EQ drops it, counted."""
     if eq.producer - eq.consumer >= 1 << eq.log_size:
         eq.dropped += 1
-        hca.count["eq_overrun"] += 1
+        hca.count[Count.EQ_OVERRUN] += 1
         return False
     entry = _eqe(event_type, sub_type, data, eq.producer >> eq.log_size & 1)
     hca.out.append(EntryWrite(eq.buffer.addr((eq.producer & ((1 << eq.log_size) - 1)) << 6), entry))
     eq.producer += 1
-    hca.count["eqes"] += 1
+    hca.count[EQES] += 1
     if eq.armed:
         eq.armed = False
-        hca.count["interrupts"] += 1
+        hca.count[INTERRUPTS] += 1
         hca.out.append(RaiseIrq(eq.vector))
     return True
 
@@ -129,13 +130,13 @@ def eq_doorbell(hca: Hca, eq: Eq, consumer_index: int, arm: bool) -> None:
     # The new index lies between the old one and the producer; anything else is a guest's mistake and is ignored.
     consumer = eq.consumer + ((consumer_index - eq.consumer) & INDEX_MASK)
     if consumer > eq.producer:
-        hca.count["eq_doorbell_invalid"] += 1
+        hca.count[Count.EQ_DOORBELL_INVALID] += 1
         return
     eq.consumer = consumer
     if arm:
         if eq.producer > consumer:
             eq.armed = False
-            hca.count["interrupts"] += 1
+            hca.count[INTERRUPTS] += 1
             hca.out.append(RaiseIrq(eq.vector))
         else:
             eq.armed = True
@@ -149,7 +150,7 @@ def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
     `solicited`: bit for "solicited event" or an error; returns False if the CQ is dead or overran.
     """
     if cq.failed:
-        hca.count["cqes_lost"] += 1
+        hca.count[Count.CQES_LOST] += 1
         return False
     index = cq.producer
     size = 1 << cq.log_size
@@ -159,7 +160,7 @@ def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
             fail_cq(hca, cq, CQ_SYNDROME_OVERRUN)
             return False
     write_cqe_entry(hca, cq, cqe)
-    hca.count["cqes"] += 1
+    hca.count[CQES] += 1
     if solicited:
         cq.last_solicited = index
     if cq.arm_state != CQ_FIRED and (solicited or cq.arm_state == CQ_ARMED):
@@ -212,7 +213,7 @@ def cq_doorbell(hca: Hca, cq: Cq, consumer_index: int, solicited: bool) -> None:
 def fail_cq(hca: Hca, cq: Cq, syndrome: int) -> None:
     """Take a CQ out of service and tell the host (EQE 0x04)."""
     cq.failed = True
-    hca.count["cq_errors"] += 1
+    hca.count[Count.CQ_ERRORS] += 1
     post_event(hca, EVENT_CQ_ERROR, 0, _cq_error(cq.handle, syndrome))
 
 
@@ -253,7 +254,7 @@ def refresh_consumer(hca: Hca, cq: Cq) -> None:
     try:
         record = _BE32.unpack(hca.memory.read(cq.dbr_addr, 4))[0] & INDEX_MASK
     except DmaError:
-        hca.count["dma_read_errors"] += 1
+        hca.count[Count.DMA_READ_ERRORS] += 1
         return
     consumer = cq.consumer + ((record - cq.consumer) & INDEX_MASK)
     if consumer <= cq.producer:

@@ -3,6 +3,7 @@
 from typing import Final, TypeVar
 
 from firmware.commands.registry import Command, command, refuse
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.port import Port
 from vhca.layout import Layout
@@ -125,7 +126,7 @@ def access_register(hca: Hca, request: Command[cmd.AccessRegisterIn]) -> bytes:
     handler = _REGISTERS.get((register, request.op_mod))
     if handler is None:
         hca.note("register_unknown", register=f"{register:#06x}")
-        hca.count["register_unknown"] += 1
+        hca.count[Count.REGISTER_UNKNOWN] += 1
         refuse(Status.BAD_PARAM, "register_id: not implemented by this device in this direction")
     return bytes(16) + handler(hca, request.data[16:])
 

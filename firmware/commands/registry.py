@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeVar
 
+from firmware.model.counters import Count, CountOf
 from firmware.model.hca import Hca
 from firmware.model.pages import ENTRY_BYTES
 from firmware.programs import refused_command
@@ -96,9 +97,9 @@ def execute(hca: Hca, data: bytes, out_size: int) -> bytes:
     except CommandError as error:
         status, reason = error.status, str(error)
         output = bytes((status, 0, 0, 0)) + error.syndrome.to_bytes(4, "big") + bytes(8)
-    hca.count["commands"] += 1
+    hca.count[Count.COMMANDS] += 1
     if status:
-        hca.count["commands_refused"] += 1
+        hca.count[Count.COMMANDS_REFUSED] += 1
     if hca.trace is not None:
         details: dict[str, object] = {"op": name_of(opcode), "op_mod": int.from_bytes(data[6:8], "big")}
         uid = int.from_bytes(data[2:4], "big")
@@ -126,7 +127,10 @@ def _dispatch(hca: Hca, opcode: int, data: bytes, out_size: int) -> bytes:
     entry = COMMANDS.get(opcode)
     if entry is None:
         # Names are bounded: a guest may try all numbers.
-        hca.count[f"command_unknown_{Op(opcode).name}" if opcode in _OPS else "command_unknown"] += 1
+        if opcode in _OPS:
+            hca.count_of.add(CountOf.COMMAND_UNKNOWN, opcode)
+        else:
+            hca.count[Count.COMMAND_UNKNOWN] += 1
         refuse(Status.BAD_OP, "opcode is not implemented by this device")
     if len(data) < entry.in_size:
         refuse(Status.BAD_INP_LEN, "command input is shorter than its fixed part")

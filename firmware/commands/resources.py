@@ -150,7 +150,7 @@ def query_q_counter(hca: Hca, request: Command[cmd.QueryQCounterIn]) -> Layout:
     counter = find(hca.q_counters, request.view.counter_set_id, request.uid)
     out = cmd.QueryQCounterOut()
     for name, value in counter.values.items():
-        setattr(out, name, min(value, 0xFFFFFFFF))
+        setattr(out, name.value, min(value, 0xFFFFFFFF))
     if request.view.clear:
         counter.values.clear()
     return out

@@ -3,6 +3,7 @@
 from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.objects import SRQ_RMP, SRQ_XRC, Srq
 from firmware.queues import check_limit, shared_waiting
@@ -181,7 +182,7 @@ def arm_limit(hca: Hca, srq: Srq, limit: int) -> None:
             check_limit(hca, srq, shared_waiting(hca, srq))
         except DmaError:
             # Whoever takes the next receive meets the same, and tells of it.
-            hca.count["dma_read_errors"] += 1
+            hca.count[Count.DMA_READ_ERRORS] += 1
 
 
 def find_srq(hca: Hca, number: int, kind: int, uid: int) -> Srq:

@@ -21,9 +21,10 @@ from firmware.mads.port import (
     Port,
     PortEvent,
 )
+from firmware.model.counters import SmpCount, SmpCountOf
+from vhca.counting import Tally
 from vhca.hw.hardware import BoardInfo
 from vhca.management.agent import SubnetAgent, link_order, pack_sl_to_vl, settings_valid, unpack_sl_to_vl
-from vhca.management.refusal import count_by_number
 from vhca.management.subnet import (
     apply_link_settings,
     ext_port_info,
@@ -56,7 +57,8 @@ class Sma(SubnetAgent[Port]):
         self.board = info
         self.node_description = _first_description(info)
         self.ports = {number: Port(number, guid) for number, guid in enumerate(info.port_guids, 1)}
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[SmpCount] = Counter()
+        self.counters_of: Tally[SmpCountOf] = Tally()
         # Of the request at hand: what the driver must hear.
         self._events: list[PortEvent] = []
         self._reregister = 0
@@ -126,21 +128,21 @@ class Sma(SubnetAgent[Port]):
         """
         state = self.ports.get(port)
         if state is None or not is_smp(mad):
-            self.counters["smp_discarded"] += 1
+            self.counters[SmpCount.SMP_DISCARDED] += 1
             return None, []
         request = Smp.from_bytes(mad)
         if not is_answered(request.method) and request.method != madwire.METHOD_TRAP_REPRESS:
-            self.counters["smp_no_reply"] += 1
+            self.counters[SmpCount.SMP_NO_REPLY] += 1
             return None, []
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
         if directed and not self._end_of_path(state, request):
-            self.counters["smp_bad_path"] += 1
+            self.counters[SmpCount.SMP_BAD_PATH] += 1
             return None, []
         if not ignore_mkey and not state.guard.allows(request, now_ns):
-            self.counters["smp_bad_mkey"] += 1
+            self.counters[SmpCount.SMP_BAD_MKEY] += 1
             return None, []
         if request.method == madwire.METHOD_TRAP_REPRESS:
-            self.counters["smp_no_reply"] += 1
+            self.counters[SmpCount.SMP_NO_REPLY] += 1
             return None, []
         events: list[PortEvent] = []
         self._events = events
@@ -164,7 +166,7 @@ class Sma(SubnetAgent[Port]):
 
     def unknown(self, attribute: int) -> None:
         """See :class:`vhca.management.agent.SubnetAgent`."""
-        count_by_number(self.counters, "smp_unsupported_attribute", attribute)
+        self.counters_of.add(SmpCountOf.UNSUPPORTED_ATTRIBUTE, attribute)
 
     # Get
 

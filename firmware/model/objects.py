@@ -6,13 +6,14 @@ after an unload is a leak that :meth:`Hca.objects` names.
 """
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
 from firmware.model.budget import Budget
+from firmware.model.counters import QCount
 from firmware.model.graveyard import Grave
 from firmware.model.pages import ENTRY_BYTES, Entries, page_at
 from firmware.model.queue_buffer import QueueBuffer
@@ -157,9 +158,9 @@ class ReservedQpns(HcaObject):
 
 @dataclass(slots=True, eq=False)
 class QCounter(HcaObject):
-    """Counter set of queue pairs; attribute names are those of query_q_counter_out."""
+    """Counter set of queue pairs."""
 
-    values: dict[str, int] = field(default_factory=dict)
+    values: Counter[QCount] = field(default_factory=Counter)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from firmware.model.counters import QCount
 from firmware.model.graveyard import Grave
 from firmware.model.objects import ANY_USER_INDEX, Cq, HcaObject, Mkey, PageRequest, QCounter, Srq
 from firmware.model.rings import RecvQueue, RecvWqe, SendQueue
@@ -248,8 +249,7 @@ class Qp(HcaObject):
             wanted.waiter = None
         return requester.pending, self.responder.resources, self.responder.replies
 
-    def count(self, name: str, amount: int = 1) -> None:
-        """Add to a counter of the attached counter set, if there is one (names of query_q_counter_out)."""
+    def count(self, name: QCount) -> None:
+        """Count one in the attached counter set, if there is one."""
         if self.counter is not None:
-            values = self.counter.values
-            values[name] = values.get(name, 0) + amount
+            self.counter.values[name] += 1

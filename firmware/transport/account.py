@@ -7,6 +7,7 @@ are counted one by one, with their payload.
 from collections.abc import Iterable
 
 from firmware.model.budget import ANSWER_BYTES, PACKET_BYTES, WORK_REQUEST_BYTES
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.qp import Qp
 from vhca.wire.packet import Packet
@@ -40,7 +41,7 @@ def keep(hca: Hca, packet: Packet) -> bool:
     """Count a packet that is to wait; False if there is no memory for it."""
     if hca.budget.take(len(packet.payload) + PACKET_BYTES):
         return True
-    hca.count["rx_drop_card_memory"] += 1
+    hca.count[Count.RX_DROP_CARD_MEMORY] += 1
     return False
 
 

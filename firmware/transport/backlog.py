@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from firmware.model.budget import PACKET_BYTES
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.qp import Qp
 from firmware.model.turns import STORE
@@ -27,7 +28,7 @@ def add(hca: Hca, qp: Qp, packet: Packet) -> None:
     waiting = qp.backlog
     assert waiting is not None
     if len(waiting) >= MAX_PACKETS or sum(len(other.payload) for other in waiting) + len(packet.payload) > MAX_BYTES:
-        hca.count["rx_drop_backlog"] += 1
+        hca.count[Count.RX_DROP_BACKLOG] += 1
     elif account.keep(hca, packet):
         waiting.append(packet)
 
@@ -42,7 +43,7 @@ def first_part(hca: Hca, qp: Qp, packet: Packet, covered: int) -> Packet:
     hca.budget.charge(len(rest.payload) + PACKET_BYTES)
     qp.backlog.appendleft(rest)
     hca.turns.add(STORE, qp)
-    hca.count["rx_bursts_cut"] += 1
+    hca.count[Count.RX_BURSTS_CUT] += 1
     return replace(packet, payload=packet.payload[: n * packet.mtu], count=n, end=False, ack_req=False)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from firmware.memory import STEP_PIECES, UNLIMITED, AccessError, Crowded, PageFault, check_scatter, scatter
 from firmware.model import turns
+from firmware.model.counters import RX_BYTES, Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.psn import extend
 from firmware.model.qp import RTS, Qp, Requester
@@ -41,14 +42,14 @@ _FATAL: Final = {
 def response(hca: Hca, qp: Qp, packet: Packet) -> None:
     """A response packet for the send side of `qp`."""
     if qp.state != RTS:
-        hca.count["rx_drop_qp_state"] += 1
+        hca.count[Count.RX_DROP_QP_STATE] += 1
         return
     requester = qp.requester
     psn = extend(packet.psn, requester.una)
     op = packet.op
     if psn >= requester.max_psn or psn + packet.count < requester.una:
         # Not sent yet, or acknowledged long ago; an ACK of the newest acknowledged PSN is just a repeated one.
-        hca.count["rx_ghost_acks"] += 1
+        hca.count[Count.RX_GHOST_ACKS] += 1
         return
     if op == ACKNOWLEDGE:
         _acknowledge(hca, qp, requester, packet, psn)
@@ -67,25 +68,25 @@ def _acknowledge(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: in
             _go_on(hca, qp, requester)
         return
     if psn < requester.una:
-        hca.count["rx_ghost_acks"] += 1
+        hca.count[Count.RX_GHOST_ACKS] += 1
         return
     if kind == RNR_NAK:
-        hca.count["rx_rnr_naks"] += 1
+        hca.count[Count.RX_RNR_NAKS] += 1
         advance(hca, qp, requester, psn)
         if qp.state == RTS:
             retry.receiver_not_ready(hca, qp, syndrome & 0x1F)
         return
     if syndrome == NAK_SEQUENCE:
-        hca.count["rx_naks"] += 1
-        qp.count("packet_seq_err")
+        hca.count[Count.RX_NAKS] += 1
+        qp.count(QCount.PACKET_SEQ_ERR)
         if advance(hca, qp, requester, psn) and qp.state == RTS:
             retry.go_back(hca, qp)
         return
     fatal = _FATAL.get(syndrome)
     if fatal is None:
-        hca.count["rx_drop_syndrome"] += 1
+        hca.count[Count.RX_DROP_SYNDROME] += 1
         return
-    hca.count["rx_naks"] += 1
+    hca.count[Count.RX_NAKS] += 1
     if advance(hca, qp, requester, psn) and requester.pending and qp.state == RTS:
         fail_head(hca, qp, fatal, "the peer refused the request")
 
@@ -108,7 +109,7 @@ def advance(hca: Hca, qp: Qp, requester: Requester, upto: int) -> bool:
             # una is at the first missing response of this READ already, or at its request. One that came and waits for
             # the pages of its place is not lost, and costs no retry: it is asked for again when they are there.
             if not wqe.fault:
-                qp.count("implied_nak_seq_err")
+                qp.count(QCount.IMPLIED_NAK_SEQ_ERR)
                 retry.go_back_once(hca, qp)
             return False
     if upto > requester.una:
@@ -147,7 +148,7 @@ def _read_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: 
     una = requester.una
     if psn < una:
         if psn + packet.count <= una:
-            hca.count["rx_duplicate_responses"] += 1
+            hca.count[Count.RX_DUPLICATE_RESPONSES] += 1
             return
         packet = cut(packet, una - psn)
         psn = una
@@ -155,14 +156,14 @@ def _read_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: 
         return
     wqe = requester.pending[0] if requester.pending else None
     if wqe is None or wqe.op != READ_REQUEST or not wqe.first <= psn < wqe.end:
-        hca.count["rx_ghost_acks"] += 1
+        hca.count[Count.RX_GHOST_ACKS] += 1
         return
     if psn > requester.una:
-        qp.count("implied_nak_seq_err")
+        qp.count(QCount.IMPLIED_NAK_SEQ_ERR)
         retry.go_back_once(hca, qp)
         return
     if wqe.fault:
-        hca.count["rx_drop_paging"] += 1
+        hca.count[Count.RX_DROP_PAGING] += 1
         return
     offset = (psn - wqe.first) << requester.log_mtu
     size = len(packet.payload)
@@ -190,7 +191,7 @@ def _read_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: 
     except AccessError as error:
         fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))
         return
-    hca.count["rx_bytes"] += size
+    hca.count[RX_BYTES] += size
     _progress(hca, requester, psn + packet.count)
     if last:
         _finish_read(hca, qp, requester)
@@ -206,16 +207,16 @@ def _finish_read(hca: Hca, qp: Qp, requester: Requester) -> None:
 def _atomic_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: int) -> None:
     """The value before an atomic; stored as the host's integer, which is little-endian."""
     if psn < requester.una:
-        hca.count["rx_duplicate_responses"] += 1
+        hca.count[Count.RX_DUPLICATE_RESPONSES] += 1
         return
     if not advance(hca, qp, requester, psn) or qp.state != RTS:
         return
     wqe = requester.pending[0] if requester.pending else None
     if wqe is None or wqe.op < COMPARE_SWAP or wqe.op == LOCAL or wqe.first != psn:
-        hca.count["rx_ghost_acks"] += 1
+        hca.count[Count.RX_GHOST_ACKS] += 1
         return
     if wqe.fault:
-        hca.count["rx_drop_paging"] += 1
+        hca.count[Count.RX_DROP_PAGING] += 1
         return
     try:
         original = packet.original.to_bytes(8, "little")

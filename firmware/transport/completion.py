@@ -6,6 +6,7 @@ here and nowhere else.
 
 from typing import Final
 
+from firmware.model.counters import Count, CountOf, QCount
 from firmware.model.hca import Hca
 from firmware.model.objects import ANY_USER_INDEX, SRQ_XRC, Cq, Srq
 from firmware.model.qp import ST_DCT, ST_XRC, Qp
@@ -33,23 +34,23 @@ RNR_RETRY_EXCEEDED: Final = int(CqeSyndrome.RNR_RETRY_EXC_ERR)
 
 # Counters that an error completion moves beside the sum of all errors.
 _SEND_COUNTERS: Final = {
-    FLUSHED: "req_cqe_flush_error",
-    LOCAL_LENGTH: "req_local_length_error",
-    LOCAL_QP_OPERATION: "local_operation_error",
-    LOCAL_PROTECTION: "req_local_protection",
-    BIND: "req_mw_binding",
-    BAD_RESPONSE: "req_bad_response",
-    REMOTE_INVALID_REQUEST: "req_remote_invalid_request",
-    REMOTE_ACCESS: "req_remote_access_errors",
-    REMOTE_OPERATION: "req_remote_operation_errors",
-    RETRY_EXCEEDED: "req_transport_retries_exceeded",
-    RNR_RETRY_EXCEEDED: "req_rnr_retries_exceeded",
+    FLUSHED: QCount.REQ_CQE_FLUSH_ERROR,
+    LOCAL_LENGTH: QCount.REQ_LOCAL_LENGTH_ERROR,
+    LOCAL_QP_OPERATION: QCount.LOCAL_OPERATION_ERROR,
+    LOCAL_PROTECTION: QCount.REQ_LOCAL_PROTECTION,
+    BIND: QCount.REQ_MW_BINDING,
+    BAD_RESPONSE: QCount.REQ_BAD_RESPONSE,
+    REMOTE_INVALID_REQUEST: QCount.REQ_REMOTE_INVALID_REQUEST,
+    REMOTE_ACCESS: QCount.REQ_REMOTE_ACCESS_ERRORS,
+    REMOTE_OPERATION: QCount.REQ_REMOTE_OPERATION_ERRORS,
+    RETRY_EXCEEDED: QCount.REQ_TRANSPORT_RETRIES_EXCEEDED,
+    RNR_RETRY_EXCEEDED: QCount.REQ_RNR_RETRIES_EXCEEDED,
 }
 _RECEIVE_COUNTERS: Final = {
-    FLUSHED: "resp_cqe_flush_error",
-    LOCAL_LENGTH: "resp_local_length_error",
-    LOCAL_QP_OPERATION: "resp_local_qp_error",
-    LOCAL_PROTECTION: "resp_local_protection",
+    FLUSHED: QCount.RESP_CQE_FLUSH_ERROR,
+    LOCAL_LENGTH: QCount.RESP_LOCAL_LENGTH_ERROR,
+    LOCAL_QP_OPERATION: QCount.RESP_LOCAL_QP_ERROR,
+    LOCAL_PROTECTION: QCount.RESP_LOCAL_PROTECTION,
 }
 
 EVENT_CATASTROPHIC: Final = int(EventType.WQ_CATAS_ERROR)
@@ -156,11 +157,11 @@ def fail_send(hca: Hca, qp: Qp, index: int, opcode: int, syndrome: int) -> bool:
     False if the CQ is dead.
     """
     if syndrome != FLUSHED:
-        hca.count[f"send_errors_{syndrome:#04x}"] += 1
+        hca.count_of.add(CountOf.SEND_ERRORS, syndrome)
     name = _SEND_COUNTERS.get(syndrome)
     if name is not None:
         qp.count(name)
-    qp.count("req_cqe_error")
+    qp.count(QCount.REQ_CQE_ERROR)
     if qp.send_cq is None:
         return True
     user = qp.user_index
@@ -231,11 +232,11 @@ def _write_receive(hca: Hca, qp: Qp, srq: Srq | None, cqe: bytearray, solicited:
 def fail_receive(hca: Hca, qp: Qp, recv: RecvWqe, syndrome: int) -> bool:
     """Report a receive that ended with an error or was flushed. False if the CQ is dead."""
     if syndrome != FLUSHED:
-        hca.count[f"receive_errors_{syndrome:#04x}"] += 1
+        hca.count_of.add(CountOf.RECEIVE_ERRORS, syndrome)
     name = _RECEIVE_COUNTERS.get(syndrome)
     if name is not None:
         qp.count(name)
-    qp.count("resp_cqe_error")
+    qp.count(QCount.RESP_CQE_ERROR)
     srq = recv.srq
     entry = _failed(_receive_user(qp, srq), 0, syndrome, 0, qp.handle, recv.wqe_counter, _ERROR_RESPONDER)
     return _write_receive(hca, qp, srq, bytearray(entry), True)
@@ -267,7 +268,7 @@ def flush_send_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:
             sq.refresh(hca.memory)
             sq.flush_end = sq.producer
         if _is_dead(qp.send_cq) and sq.consumer < sq.flush_end:
-            hca.count["cqes_lost"] += 1
+            hca.count[Count.CQES_LOST] += 1
             sq.consumer = sq.flush_end
         for _ in range(FLUSH_BUDGET):
             waiting = sq.flush_end - sq.consumer
@@ -278,7 +279,7 @@ def flush_send_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:
             fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, FLUSHED)
             sq.consumer += min(send_wqe.blocks_of(ctrl), waiting)
     except DmaError:
-        hca.count["dma_read_errors"] += 1
+        hca.count[Count.DMA_READ_ERRORS] += 1
         return False
     return sq.consumer < sq.flush_end
 
@@ -304,7 +305,7 @@ def flush_receive_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:
             if not again:
                 rq.flush_end = rq.consumer + rq.waiting(hca.memory)
             if _is_dead(qp.recv_cq) and rq.consumer < rq.flush_end:
-                hca.count["cqes_lost"] += 1
+                hca.count[Count.CQES_LOST] += 1
                 rq.consumer = rq.flush_end
             for _ in range(min(FLUSH_BUDGET, rq.flush_end - rq.consumer)):
                 wqe = take_receive(hca, qp)
@@ -314,7 +315,7 @@ def flush_receive_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:
             else:
                 more = rq.consumer < rq.flush_end
         except DmaError:
-            hca.count["dma_read_errors"] += 1
+            hca.count[Count.DMA_READ_ERRORS] += 1
     if (qp.srq is not None or (qp.service == ST_XRC and qp.sq is None)) and not qp.last_wqe_reported:
         qp.last_wqe_reported = True
         qp_event(hca, qp, EVENT_LAST_WQE)

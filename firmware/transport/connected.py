@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from firmware.model.counters import RX_PACKETS, Count
 from firmware.model.hca import Hca
 from firmware.model.port import Port
 from firmware.model.qp import ERR, INIT, ST_DCI, ST_UC, ST_XRC, Path, Qp
@@ -16,21 +17,21 @@ def receive(hca: Hca, port: Port, qp: Qp, packet: Packet) -> None:
     """A request or response for a connected queue pair; what does not belong to its connection is dropped."""
     state = qp.state
     if state <= INIT or state == ERR:
-        hca.count["rx_drop_qp_state"] += 1
+        hca.count[Count.RX_DROP_QP_STATE] += 1
         return
     path = qp.path
     if path is None or packet.slid != path.dlid or not is_own_lid(port, packet.dlid):
-        hca.count["rx_drop_path"] += 1
+        hca.count[Count.RX_DROP_PATH] += 1
         return
     pkey = pkey_at(port, qp.pkey_index)
     if (packet.pkey != pkey or pkey <= FULL_MEMBER) and not pkeys_match(packet.pkey, pkey):
-        hca.count["rx_drop_pkey"] += 1
+        hca.count[Count.RX_DROP_PKEY] += 1
         port.pkey_violation()
         return
     if (path.grh is not None or packet.grh is not None) and not _same_way(port, path, packet.grh):
-        hca.count["rx_drop_gid"] += 1
+        hca.count[Count.RX_DROP_GID] += 1
         return
-    hca.count["rx_packets"] += packet.count
+    hca.count[RX_PACKETS] += packet.count
     if qp.backlog:
         backlog.add(hca, qp, packet)
     else:
@@ -50,9 +51,9 @@ def _dispatch(hca: Hca, qp: Qp, packet: Packet) -> None:
     elif qp.service == ST_UC:
         unreliable.request(hca, qp, packet)
     elif qp.service == ST_XRC and qp.sq is not None:
-        hca.count["rx_drop_xrc_initiator"] += 1
+        hca.count[Count.RX_DROP_XRC_INITIATOR] += 1
     elif qp.service == ST_DCI:
-        hca.count["rx_drop_dc_initiator"] += 1
+        hca.count[Count.RX_DROP_DC_INITIATOR] += 1
     else:
         responder.request(hca, qp, packet)
 

@@ -10,6 +10,7 @@ of it. There a connection is the receive side of a reliable queue pair, so that 
 from typing import Final
 
 from firmware.model.budget import CONNECTION_BYTES
+from firmware.model.counters import RX_PACKETS, Count
 from firmware.model.dct import Dct
 from firmware.model.hca import Hca
 from firmware.model.port import Port
@@ -64,7 +65,7 @@ def connect(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     # Numbers never repeat, whatever is reset: a late packet of an old connection is known by its number.
     hca.dc_connections = requester.connection = (hca.dc_connections + 1) & NUMBER_MASK
     requester.connection_psn = requester.next_psn & PSN_MASK
-    hca.count["dc_connects"] += 1
+    hca.count[Count.DC_CONNECTS] += 1
     return CONNECTED
 
 
@@ -80,16 +81,16 @@ def receive(hca: Hca, port: Port, port_number: int, packet: Packet) -> None:
     """A packet for a number that is no queue pair's: a request for a target, or nobody's."""
     target = hca.dcts.get(packet.dest_qp)
     if target is None or target.drained or target.port != port_number or packet.op in _RESPONSES:
-        hca.count["rx_drop_unknown_qp"] += 1
+        hca.count[Count.RX_DROP_UNKNOWN_QP] += 1
         return
     if not is_own_lid(port, packet.dlid):
-        hca.count["rx_drop_path"] += 1
+        hca.count[Count.RX_DROP_PATH] += 1
         return
     if packet.grh is not None and not is_own_gid(port, packet.grh.dgid):
-        hca.count["rx_drop_gid"] += 1
+        hca.count[Count.RX_DROP_GID] += 1
         return
     if not pkeys_match(packet.pkey, pkey_at(port, target.pkey_index)):
-        hca.count["rx_drop_pkey"] += 1
+        hca.count[Count.RX_DROP_PKEY] += 1
         port.pkey_violation()
         return
     if packet.dc_key != target.access_key:
@@ -97,9 +98,9 @@ def receive(hca: Hca, port: Port, port_number: int, packet: Packet) -> None:
         return
     connection = _connection(hca, target, packet)
     if connection is None or connection.state == ERR:
-        hca.count["rx_drop_qp_state"] += 1
+        hca.count[Count.RX_DROP_QP_STATE] += 1
         return
-    hca.count["rx_packets"] += packet.count
+    hca.count[RX_PACKETS] += packet.count
     if connection.backlog:
         backlog.add(hca, connection, packet)
     else:
@@ -128,7 +129,7 @@ def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
     # A target has one connection at least, or nobody could ever reach it.
     hca.budget.charge(CONNECTION_BYTES)
     target.connections[place] = (packet.dc_connection, connection)
-    hca.count["dc_accepts"] += 1
+    hca.count[Count.DC_ACCEPTS] += 1
     return connection
 
 
@@ -162,7 +163,7 @@ def _new_connection(target: Dct, packet: Packet) -> Qp:
 def _wrong_key(hca: Hca, target: Dct, packet: Packet) -> None:
     """Refuse a request that does not know the access key; tell the host if it wants to know."""
     target.key_violations += 1
-    hca.count["dc_key_violations"] += 1
+    hca.count[Count.DC_KEY_VIOLATIONS] += 1
     nobody = _new_connection(target, packet)
     transmit(hca, target.port, acknowledgement(hca, nobody, packet.psn, NAK_REMOTE_ACCESS, 0))
     if target.armed:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from firmware import paging, queues
 from firmware.model import turns
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.objects import Waiter, WaitKind
 from firmware.model.port import Port
@@ -84,7 +85,7 @@ def doorbell(hca: Hca, qp: Qp) -> None:
         _send(hca, qp)
     else:
         # The ring is looked at again on the way into RTS.
-        hca.count["doorbells_early"] += 1
+        hca.count[Count.DOORBELLS_EARLY] += 1
 
 
 def ring(hca: Hca, qp: Qp) -> None:
@@ -92,7 +93,7 @@ def ring(hca: Hca, qp: Qp) -> None:
     if qp.state in (RTS, ERR, SQER):
         hca.turns.add(turns.SEND, qp)
     else:
-        hca.count["doorbells_early"] += 1
+        hca.count[Count.DOORBELLS_EARLY] += 1
 
 
 def turn(hca: Hca) -> None:
@@ -129,18 +130,18 @@ def packet_in(hca: Hca, port_number: int, packet: Packet) -> None:
     """A packet or burst arrived at a port. Never raises for anything a peer sent."""
     port = hca.ports.get(port_number)
     if port is None or not packet.good:
-        hca.count["rx_drop_crc" if port is not None else "rx_drop_port"] += 1
+        hca.count[Count.RX_DROP_CRC if port is not None else Count.RX_DROP_PORT] += 1
         return
     qpn = packet.dest_qp
     if qpn <= 1:
         _management(hca, port, port_number, packet)
         return
     if not port.active:
-        hca.count["rx_drop_port_inactive"] += 1
+        hca.count[Count.RX_DROP_PORT_INACTIVE] += 1
         return
     if qpn == ud.MULTICAST_QPN:
         if not _is_datagram(packet):
-            hca.count["rx_drop_malformed"] += 1
+            hca.count[Count.RX_DROP_MALFORMED] += 1
             return
         ud.receive_multicast(hca, port_number, packet)
         return
@@ -149,19 +150,19 @@ def packet_in(hca: Hca, port_number: int, packet: Packet) -> None:
         dc.receive(hca, port, port_number, packet)
         return
     if qp is None:
-        hca.count["rx_drop_unknown_qp"] += 1
+        hca.count[Count.RX_DROP_UNKNOWN_QP] += 1
         return
     service = qp.service
     if packet.service != _WIRE_SERVICE.get(service) or qp.port != port_number or service in (ST_QP0, ST_QP1):
-        hca.count["rx_drop_service"] += 1
+        hca.count[Count.RX_DROP_SERVICE] += 1
         return
     if service == ST_UD:
         if not _is_datagram(packet):
-            hca.count["rx_drop_malformed"] += 1
+            hca.count[Count.RX_DROP_MALFORMED] += 1
         elif is_own_lid(port, packet.dlid):
             ud.receive(hca, port_number, qp, packet)
         else:
-            hca.count["rx_drop_dlid"] += 1
+            hca.count[Count.RX_DROP_DLID] += 1
         return
     connected.receive(hca, port, qp, packet)
 
@@ -182,24 +183,24 @@ def _is_datagram(packet: Packet) -> bool:
 def _management(hca: Hca, port: Port, number: int, packet: Packet) -> None:
     """A packet for QP0 or QP1: the card's own agent first, then the host's queue pair (13.5.1)."""
     if not _is_datagram(packet) or len(packet.payload) != MAD_BYTES:
-        hca.count["rx_drop_malformed"] += 1
+        hca.count[Count.RX_DROP_MALFORMED] += 1
         return
     if packet.dlid != PERMISSIVE_LID and not is_own_lid(port, packet.dlid):
-        hca.count["rx_drop_dlid"] += 1
+        hca.count[Count.RX_DROP_DLID] += 1
         return
     if packet.dest_qp == 0:
         if packet.vl != MANAGEMENT_VL or packet.payload[1] not in SMP_CLASSES:
-            hca.count["rx_drop_smp"] += 1
+            hca.count[Count.RX_DROP_SMP] += 1
             return
         if hca.chip.management.smp_in(number, packet):
             return
     elif not port.active or packet.vl == MANAGEMENT_VL:
-        hca.count["rx_drop_port_inactive"] += 1
+        hca.count[Count.RX_DROP_PORT_INACTIVE] += 1
         return
     qp = hca.special_qps.get((number, packet.dest_qp))
     if qp is None:
         if not hca.chip.management.unattended(number, packet):
-            hca.count["rx_drop_no_management_qp"] += 1
+            hca.count[Count.RX_DROP_NO_MANAGEMENT_QP] += 1
             if packet.dest_qp == 0:
                 port.counters.vl15_dropped += 1
         return

@@ -7,6 +7,7 @@ start at 1. The transport only reads it, at each use, because a subnet manager m
 from dataclasses import replace
 from typing import Final
 
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.port import Port
 from firmware.model.qp import Path
@@ -83,7 +84,7 @@ def way_out(port: Port, dlid: int) -> int:
 
 def discard(hca: Hca, port: Port | None, packet: Packet) -> None:
     """Drop what cannot leave: the port is not active (PortXmitDiscards, 16.1.3.5)."""
-    hca.count["tx_drop_port_inactive"] += 1
+    hca.count[Count.TX_DROP_PORT_INACTIVE] += 1
     if port is not None:
         port.counters.xmit_discards += packet.count
 

@@ -17,6 +17,7 @@ from firmware.memory import (
     remote_check,
     remote_read,
 )
+from firmware.model.counters import TX_BYTES, TX_PACKETS, Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.objects import REMOTE_READ, Waiter, WaitKind
 from firmware.model.psn import PSN_MASK
@@ -134,11 +135,11 @@ def _end(hca: Hca, qp: Qp, refusal: Refusal) -> None:
     An event tells what no completion can (11.6.3.3): none is due if the receive itself has an error to report.
     """
     syndrome = refusal.nak.syndrome
-    hca.count["naks"] += 1
+    hca.count[Count.NAKS] += 1
     if syndrome == NAK_REMOTE_ACCESS:
-        qp.count("resp_remote_access_errors")
+        qp.count(QCount.RESP_REMOTE_ACCESS_ERRORS)
     elif syndrome == NAK_INVALID_REQUEST:
-        qp.count("resp_remote_invalid_request")
+        qp.count(QCount.RESP_REMOTE_INVALID_REQUEST)
     responder = qp.responder
     transmit(hca, qp.port, refusal.nak)
     recv = responder.recv
@@ -233,8 +234,8 @@ def _send_read_burst(hca: Hca, qp: Qp, responder: Responder, job: ReadJob) -> in
     job.offset = offset + size
     packet.end = job.offset == job.length
     packet.syndrome = ACK_NO_CREDITS
-    hca.count["tx_packets"] += count
-    hca.count["tx_bytes"] += size
+    hca.count[TX_PACKETS] += count
+    hca.count[TX_BYTES] += size
     transmit(hca, qp.port, packet)
     return max(size, count << LOG_PACKET_COST) + BURST_COST_BYTES + (hca.pieces - pieces) * PIECE_COST_BYTES
 
@@ -286,7 +287,7 @@ def acknowledgement(hca: Hca, qp: Qp, psn: int, syndrome: int, msn: int) -> Pack
     """An ACK, or with another `syndrome` an RNR NAK or NAK."""
     packet = _answer(hca, qp, ACKNOWLEDGE, psn, msn)
     packet.syndrome = syndrome
-    hca.count["tx_packets"] += 1
+    hca.count[TX_PACKETS] += 1
     return packet
 
 
@@ -295,5 +296,5 @@ def atomic_answer(hca: Hca, qp: Qp, psn: int, original: int, msn: int) -> Packet
     packet = _answer(hca, qp, ATOMIC_ACKNOWLEDGE, psn, msn)
     packet.syndrome = ACK_NO_CREDITS
     packet.original = original
-    hca.count["tx_packets"] += 1
+    hca.count[TX_PACKETS] += 1
     return packet

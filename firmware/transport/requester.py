@@ -18,6 +18,7 @@ from firmware.memory import (
     gather_pieces,
 )
 from firmware.model import turns
+from firmware.model.counters import TX_BYTES, TX_PACKETS, Count
 from firmware.model.hca import Hca
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
@@ -94,7 +95,7 @@ def _find_way(hca: Hca, qp: Qp, requester: Requester) -> None:
 
 def _queue_lost(hca: Hca, qp: Qp, error: DmaError) -> None:
     """The send queue itself cannot be read: there is no WQE to complete, so an event tells (11.6.3.3)."""
-    hca.count["dma_read_errors"] += 1
+    hca.count[Count.DMA_READ_ERRORS] += 1
     enter_send_error(hca, qp, str(error))
     completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
 
@@ -335,8 +336,8 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     else:
         requester.last_sent = packet
     counters = hca.count
-    counters["tx_packets"] += count
-    counters["tx_bytes"] += len(payload)
+    counters[TX_PACKETS] += count
+    counters[TX_BYTES] += len(payload)
     way = requester.way_out
     if way == WIRE:
         hca.out.append(Transmit(qp.port, packet))

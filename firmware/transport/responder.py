@@ -21,6 +21,7 @@ from firmware.memory import (
     remote_write,
     scatter,
 )
+from firmware.model.counters import RX_BYTES, Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq, Waiter
 from firmware.model.psn import HALF, PSN_MASK
@@ -83,11 +84,11 @@ def request(hca: Hca, qp: Qp, packet: Packet) -> None:
     responder = qp.responder
     if responder.replies:
         if responder.refusing or too_many(responder):
-            hca.count["rx_drop_refused" if responder.refusing else "rx_drop_replies"] += 1
+            hca.count[Count.RX_DROP_REFUSED if responder.refusing else Count.RX_DROP_REPLIES] += 1
             return
         account.settle(hca, qp)
         if hca.budget.full:
-            hca.count["rx_drop_card_memory"] += 1
+            hca.count[Count.RX_DROP_CARD_MEMORY] += 1
             return
     # check_psn (9.7.4.1.2)
     ahead = (packet.psn - responder.epsn) & PSN_MASK
@@ -101,7 +102,7 @@ def request(hca: Hca, qp: Qp, packet: Packet) -> None:
             return
         # The first packets of the burst were executed already; the rest is new.
         packet = cut(packet, behind)
-        hca.count["rx_duplicate_requests"] += 1
+        hca.count[Count.RX_DUPLICATE_REQUESTS] += 1
     responder.nak_sent = False
     if qp.state == RTR and not responder.established:
         responder.established = True
@@ -130,31 +131,31 @@ def request(hca: Hca, qp: Qp, packet: Packet) -> None:
         nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
         _refuse(hca, qp, RequestError(nak, str(error)))
     except DmaError as error:
-        hca.count["dma_read_errors"] += 1
+        hca.count[Count.DMA_READ_ERRORS] += 1
         _refuse(hca, qp, RequestError(NAK_REMOTE_OPERATION, str(error)))
 
 
 def _out_of_sequence(hca: Hca, qp: Qp, responder: Responder) -> None:
     """A packet is missing: say once which one is expected (9.7.5.2.3)."""
-    hca.count["rx_out_of_sequence"] += 1
-    qp.count("out_of_sequence")
+    hca.count[Count.RX_OUT_OF_SEQUENCE] += 1
+    qp.count(QCount.OUT_OF_SEQUENCE)
     if not responder.nak_sent:
         responder.nak_sent = True
-        hca.count["naks"] += 1
+        hca.count[Count.NAKS] += 1
         reply(hca, qp, acknowledgement(hca, qp, responder.epsn, NAK_SEQUENCE, responder.msn))
 
 
 def _duplicate(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """A request that was executed already (9.7.5.1.4): acknowledge it again, or give the same answer again."""
-    hca.count["rx_duplicate_requests"] += 1
-    qp.count("duplicate_request")
+    hca.count[Count.RX_DUPLICATE_REQUESTS] += 1
+    qp.count(QCount.DUPLICATE_REQUEST)
     op = packet.op
     if op <= WRITE:
         reply(hca, qp, acknowledgement(hca, qp, responder.epsn - 1, ACK_NO_CREDITS, responder.msn))
         return
     resource = _original(responder, packet)
     if resource is None or not answer_again(hca, qp, resource, packet):
-        hca.count["rx_drop_stale_duplicate"] += 1
+        hca.count[Count.RX_DROP_STALE_DUPLICATE] += 1
 
 
 def _original(responder: Responder, packet: Packet) -> Resource | None:
@@ -266,7 +267,7 @@ def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
             mkey = remote_check(hca, qp, responder.rkey, va + offset, size, REMOTE_WRITE, responder.domain)
         assert mkey is not None
         remote_write(hca, mkey, va + offset, payload, STEP_PIECES if packet.count > 1 else UNLIMITED)
-    hca.count["rx_bytes"] += size
+    hca.count[RX_BYTES] += size
     responder.epsn = (packet.psn + packet.count) & PSN_MASK
     if not end:
         responder.op = WRITE
@@ -280,7 +281,7 @@ def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
         responder.mkey = None
         responder.msn = responder.msn + 1 & PSN_MASK
         if qp.counter is not None:
-            qp.count("rx_write_requests")
+            qp.count(QCount.RX_WRITE_REQUESTS)
         if takes_receive:
             assert recv is not None
             assert immediate is not None
@@ -318,7 +319,7 @@ def _send(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
         if error.kind == TOO_SHORT:
             raise RequestError(NAK_INVALID_REQUEST, str(error), completion.LOCAL_LENGTH) from None
         raise RequestError(NAK_REMOTE_OPERATION, str(error), completion.LOCAL_PROTECTION) from None
-    hca.count["rx_bytes"] += size
+    hca.count[RX_BYTES] += size
     responder.op = SEND
     responder.offset = offset + size
     if packet.end:
@@ -360,7 +361,7 @@ def invalidate(hca: Hca, qp: Qp, rkey: int) -> None:
     ):
         raise RequestError(NAK_REMOTE_ACCESS, "SEND with invalidate names a key that it may not invalidate")
     mkey.free = True
-    hca.count["remote_invalidates"] += 1
+    hca.count[Count.REMOTE_INVALIDATES] += 1
 
 
 def _complete(
@@ -402,13 +403,13 @@ def _shared_queue(hca: Hca, qp: Qp, packet: Packet) -> Srq:
 
 def _not_ready(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     """No receive is posted: ask the peer to wait (9.7.5.2.8). What follows is dropped until it comes again."""
-    qp.count("out_of_buffer")
+    qp.count(QCount.OUT_OF_BUFFER)
     _ask_to_wait(hca, qp, responder, packet, qp.min_rnr_nak)
 
 
 def _ask_to_wait(hca: Hca, qp: Qp, responder: Responder, packet: Packet, code: int) -> None:
     responder.nak_sent = True
-    hca.count["rnr_naks"] += 1
+    hca.count[Count.RNR_NAKS] += 1
     reply(hca, qp, acknowledgement(hca, qp, packet.psn, RNR_NAK | code, responder.msn))
 
 
@@ -454,7 +455,7 @@ def _read(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     count = packet_count(length, responder.mtu.bit_length() - 1)
     responder.epsn = (packet.psn + count) & PSN_MASK
     responder.msn = responder.msn + 1 & PSN_MASK
-    qp.count("rx_read_requests")
+    qp.count(QCount.RX_READ_REQUESTS)
     resource = Resource(packet.psn, count, READ_REQUEST, va, rkey, length, domain=domain)
     _remember(responder, resource)
     responder.replies.append(ReadJob(resource, packet.psn, va, length, responder.msn))
@@ -488,7 +489,7 @@ def _atomic(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
         remote_write(hca, mkey, va, value.to_bytes(8, "little"))
     responder.epsn = (packet.psn + 1) & PSN_MASK
     responder.msn = responder.msn + 1 & PSN_MASK
-    qp.count("rx_atomic_requests")
+    qp.count(QCount.RX_ATOMIC_REQUESTS)
     resource = Resource(packet.psn, 1, packet.op, va, packet.rkey, original=original)
     _remember(responder, resource)
     answer_atomic(hca, qp, resource)

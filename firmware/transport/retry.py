@@ -7,6 +7,7 @@ completion a buffer belongs to the card.
 from typing import Final
 
 from firmware.model import turns
+from firmware.model.counters import Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTS, Qp
@@ -50,7 +51,7 @@ def go_back(hca: Hca, qp: Qp) -> None:
         fail_head(hca, qp, completion.RETRY_EXCEEDED, "the transport retries are used up")
         return
     requester.retries_left -= 1
-    hca.count["retransmits"] += 1
+    hca.count[Count.RETRANSMITS] += 1
     hca.note("retransmit", qpn=qp.handle, psn=requester.una & PSN_MASK, retries_left=requester.retries_left)
     if requester.ack_timer is not None:
         # What is sent again has all its time (9.7.6.1.3).
@@ -77,7 +78,7 @@ def ack_timeout(hca: Hca, qp: Qp) -> None:
         # It is this side that keeps the peer waiting.
         hca.timers.arm(requester.ack_timer, hca.now_ns + requester.timeout_ns)
         return
-    qp.count("local_ack_timeout_err")
+    qp.count(QCount.LOCAL_ACK_TIMEOUT_ERR)
     requester.rewound_at = -1
     go_back(hca, qp)
 
@@ -92,7 +93,7 @@ def receiver_not_ready(hca: Hca, qp: Qp, code: int) -> None:
             fail_head(hca, qp, completion.RNR_RETRY_EXCEEDED, "the peer had no receive for too long")
             return
         requester.rnr_left -= 1
-    qp.count("rnr_nak_retry_err")
+    qp.count(QCount.RNR_NAK_RETRY_ERR)
     requester.rnr_waiting = True
     if requester.ack_timer is not None:
         hca.timers.cancel(requester.ack_timer)
@@ -104,6 +105,6 @@ def receiver_not_ready(hca: Hca, qp: Qp, code: int) -> None:
 def receiver_wait_over(hca: Hca, qp: Qp) -> None:
     """The time that the receiver asked for is over: send again."""
     qp.requester.rnr_waiting = False
-    hca.count["retransmits"] += 1
+    hca.count[Count.RETRANSMITS] += 1
     rewind(qp)
     hca.turns.add(turns.SEND, qp)

@@ -10,6 +10,7 @@ from typing import Final
 from firmware.memory import STEP_PIECES, TOO_SHORT, AccessError, PageFault, gather, gather_pieces, scatter
 from firmware.model import turns
 from firmware.model.budget import PACKET_BYTES
+from firmware.model.counters import RX_UD_BYTES, RX_UD_PACKETS, TX_UD_BYTES, TX_UD_PACKETS, Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.multicast import MulticastGroup
 from firmware.model.objects import Waiter, WaitKind
@@ -85,7 +86,7 @@ def run(hca: Hca, qp: Qp) -> None:
                 enter_error(hca, qp, "the send CQ is dead")
                 return
     except DmaError as error:
-        hca.count["dma_read_errors"] += 1
+        hca.count[Count.DMA_READ_ERRORS] += 1
         enter_send_error(hca, qp, str(error))
         completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
         return
@@ -147,8 +148,8 @@ def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
         _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_QP_OPERATION, "the address vector is not an extended one")
         return False
     requester.next_psn += 1
-    hca.count["tx_ud_packets"] += 1
-    hca.count["tx_ud_bytes"] += len(payload)
+    hca.count[TX_UD_PACKETS] += 1
+    hca.count[TX_UD_BYTES] += len(payload)
     multicast = MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID
     if transmit(hca, qp.port, packet) and multicast and packet.grh is not None and packet.grh.dgid in hca.multicast:
         # The switch sends it to the others; members on this port are served from here.
@@ -208,12 +209,12 @@ def _permissive_source(mad: bytes) -> bool:
 def receive(hca: Hca, port_number: int, qp: Qp, packet: Packet) -> None:
     """A datagram for this queue pair."""
     if qp.state <= INIT or qp.state == ERR:
-        hca.count["rx_drop_qp_state"] += 1
+        hca.count[Count.RX_DROP_QP_STATE] += 1
         return
     port = hca.ports[port_number]
     grh = packet.grh
     if grh is not None and packet.dest_qp != MULTICAST_QPN and not is_own_gid(port, grh.dgid):
-        hca.count["rx_drop_gid"] += 1
+        hca.count[Count.RX_DROP_GID] += 1
         return
     if qp.service != ST_QP0 and not _keys_fit(hca, port, qp, packet):
         return
@@ -221,20 +222,20 @@ def receive(hca: Hca, port_number: int, qp: Qp, packet: Packet) -> None:
     if held:
         # Behind the one that waits for pages: receives complete in the order in which they were taken.
         if len(held) >= HELD_DATAGRAMS:
-            hca.count["rx_drop_paging"] += 1
+            hca.count[Count.RX_DROP_PAGING] += 1
         elif account.keep(hca, packet):
             held.append((port_number, packet))
         return
     try:
         recv = take_receive(hca, qp)
     except DmaError as error:
-        hca.count["dma_read_errors"] += 1
+        hca.count[Count.DMA_READ_ERRORS] += 1
         completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
         enter_error(hca, qp, str(error))
         return
     if recv is None:
-        hca.count["rx_drop_no_receive"] += 1
-        qp.count("out_of_buffer")
+        hca.count[Count.RX_DROP_NO_RECEIVE] += 1
+        qp.count(QCount.OUT_OF_BUFFER)
         if qp.service == ST_QP0:
             port.counters.vl15_dropped += 1
         return
@@ -245,12 +246,12 @@ def _keys_fit(hca: Hca, port: Port, qp: Qp, packet: Packet) -> bool:
     """Compare Q_Key and partition with those of the queue pair; QP1 is in every partition of its port (10.9.3)."""
     management = qp.service == ST_QP1
     if packet.qkey != (QP1_QKEY if management else qp.q_key):
-        hca.count["rx_drop_qkey"] += 1
+        hca.count[Count.RX_DROP_QKEY] += 1
         port.qkey_violation()
         return False
     pkeys = port.pkeys if management else (pkey_at(port, qp.pkey_index),)
     if not any(pkeys_match(packet.pkey, pkey) for pkey in pkeys):
-        hca.count["rx_drop_pkey"] += 1
+        hca.count[Count.RX_DROP_PKEY] += 1
         port.pkey_violation()
         return False
     return True
@@ -272,8 +273,8 @@ def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) 
     except AccessError as error:
         _refuse(hca, qp, recv, error.kind == TOO_SHORT, str(error))
         return
-    hca.count["rx_ud_packets"] += 1
-    hca.count["rx_ud_bytes"] += len(packet.payload)
+    hca.count[RX_UD_PACKETS] += 1
+    hca.count[RX_UD_BYTES] += len(packet.payload)
     immediate = packet.immediate
     alive = completion.complete_receive(
         hca,
@@ -328,7 +329,7 @@ def _refuse(hca: Hca, qp: Qp, recv: RecvWqe, too_short: bool, reason: str) -> No
     """A receive that cannot take the datagram: too short drops the packet only, a bad key ends the queue (9.9.3)."""
     if too_short and recv.srq is None and qp.rq is not None:
         qp.rq.consumer -= 1
-        hca.count["rx_drop_too_long"] += 1
+        hca.count[Count.RX_DROP_TOO_LONG] += 1
         return
     hca.note("receive_error", qpn=qp.handle, index=recv.wqe_counter, why=reason)
     syndrome = completion.LOCAL_LENGTH if too_short else completion.LOCAL_PROTECTION
@@ -339,15 +340,15 @@ def _refuse(hca: Hca, qp: Qp, recv: RecvWqe, too_short: bool, reason: str) -> No
 def receive_multicast(hca: Hca, port_number: int, packet: Packet) -> None:
     """A datagram for the multicast QPN: each queue pair attached to its GID on this port gets a copy (10.5.2.1)."""
     if not MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
-        hca.count["rx_drop_dlid"] += 1
+        hca.count[Count.RX_DROP_DLID] += 1
         return
     grh = packet.grh
     group: MulticastGroup | None = hca.multicast.get(grh.dgid) if grh is not None else None
     if group is None:
-        hca.count["rx_drop_multicast_unknown"] += 1
+        hca.count[Count.RX_DROP_MULTICAST_UNKNOWN] += 1
         return
     if len(hca.copies) >= MAX_COPYING:
-        hca.count["rx_drop_multicast_backlog"] += 1
+        hca.count[Count.RX_DROP_MULTICAST_BACKLOG] += 1
         return
     hca.copies.append((port_number, packet, list(group.members)))
     if len(hca.copies) == 1:
@@ -364,7 +365,7 @@ def copy_on(hca: Hca) -> None:
         if qp.port != port_number:
             continue
         if own and packet.src_qp == qp.handle and qp.context.block_lb_mc:
-            hca.count["rx_multicast_loopback_blocked"] += 1
+            hca.count[Count.RX_MULTICAST_LOOPBACK_BLOCKED] += 1
             continue
         receive(hca, port_number, qp, packet)
     if not members:

@@ -9,6 +9,7 @@ from typing import Final
 
 from firmware.entries import KLM_BYTES, klm_sizes, prepare
 from firmware.memory import PIECE_COST_BYTES, STEP_PIECES, AccessError, PageFault, find_key, gather
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.objects import (
     ANY_QPN,
@@ -99,7 +100,7 @@ def execute(hca: Hca, qp: Qp, wqe: SendWqe) -> int:
         mkey.ksms, copied = _load(mkey.ksms, ctrl, payload)
     if payload:
         mkey.translation_changed()
-    hca.count["umrs"] += 1
+    hca.count[Count.UMRS] += 1
     return len(payload) + copied + pieces * PIECE_COST_BYTES
 
 

@@ -11,6 +11,7 @@ from firmware.memory import (
     remote_write,
     scatter,
 )
+from firmware.model.counters import RX_BYTES, Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.objects import REMOTE_WRITE
 from firmware.model.psn import PSN_MASK
@@ -27,7 +28,11 @@ NO_MESSAGE = -1
 
 
 class Dropped(Exception):
-    """The message is dropped; the text is the name of the counter."""
+    """The message is dropped, and counted as `reason`."""
+
+    def __init__(self, reason: Count) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def request(hca: Hca, qp: Qp, packet: Packet) -> None:
@@ -43,17 +48,17 @@ def request(hca: Hca, qp: Qp, packet: Packet) -> None:
         elif packet.op == WRITE:
             _write(hca, qp, responder, packet)
         else:
-            raise Dropped("rx_drop_uc_opcode")
+            raise Dropped(Count.RX_DROP_UC_OPCODE)
     except Crowded as crowded:
         request(hca, qp, backlog.first_part(hca, qp, packet, crowded.covered))
         return
-    except Dropped as reason:
-        hca.count[str(reason)] += 1
+    except Dropped as dropped:
+        hca.count[dropped.reason] += 1
         responder.op = NO_MESSAGE
         responder.mkey = None
         responder.offset = 0
     except DmaError as error:
-        hca.count["dma_read_errors"] += 1
+        hca.count[Count.DMA_READ_ERRORS] += 1
         enter_error(hca, qp, str(error))
         completion.qp_event(hca, qp, completion.EVENT_CATASTROPHIC)
         return
@@ -66,9 +71,9 @@ def _check(responder: Responder, packet: Packet) -> None:
         # DEVIATION: also one of a shared queue, which would complete in error.
         responder.offset = 0
     elif packet.psn != responder.epsn or responder.op != packet.op:
-        raise Dropped("rx_drop_uc_sequence")
+        raise Dropped(Count.RX_DROP_UC_SEQUENCE)
     if not well_formed(packet, responder.mtu):
-        raise Dropped("rx_drop_malformed")
+        raise Dropped(Count.RX_DROP_MALFORMED)
 
 
 def _send(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
@@ -76,12 +81,12 @@ def _send(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     if recv is None:
         recv = take_receive(hca, qp)
         if recv is None:
-            qp.count("out_of_buffer")
-            raise Dropped("rx_drop_no_receive")
+            qp.count(QCount.OUT_OF_BUFFER)
+            raise Dropped(Count.RX_DROP_NO_RECEIVE)
         responder.recv = recv
     payload = packet.payload
     if responder.offset + len(payload) > MESSAGE_BYTES_MAX:
-        raise Dropped("rx_drop_too_long")
+        raise Dropped(Count.RX_DROP_TOO_LONG)
     inline = b""
     try:
         pd = recv.srq.pd if recv.srq is not None else None
@@ -95,12 +100,12 @@ def _send(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
         raise
     except AccessError as error:
         if error.kind == TOO_SHORT:
-            raise Dropped("rx_drop_too_long") from None
+            raise Dropped(Count.RX_DROP_TOO_LONG) from None
         responder.recv = None
         completion.fail_receive(hca, qp, recv, completion.LOCAL_PROTECTION)
         enter_error(hca, qp, str(error))
         return
-    hca.count["rx_bytes"] += len(payload)
+    hca.count[RX_BYTES] += len(payload)
     responder.op = SEND
     responder.offset += len(payload)
     if packet.end:
@@ -114,25 +119,25 @@ def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
     size = len(payload)
     if packet.start:
         if not qp.remote_rights & REMOTE_WRITE:
-            raise Dropped("rx_drop_uc_rights")
+            raise Dropped(Count.RX_DROP_UC_RIGHTS)
         if packet.dma_length > MESSAGE_BYTES_MAX:
-            raise Dropped("rx_drop_uc_length")
+            raise Dropped(Count.RX_DROP_UC_LENGTH)
         try:
             responder.mkey = remote_check(hca, qp, packet.rkey, packet.va, packet.dma_length, REMOTE_WRITE)
         except AccessError:
-            raise Dropped("rx_drop_uc_key") from None
+            raise Dropped(Count.RX_DROP_UC_KEY) from None
         responder.va = packet.va
         responder.rkey = packet.rkey
         responder.length = packet.dma_length
     offset = responder.offset
     mkey = responder.mkey
     if offset + size > responder.length or (packet.end and offset + size != responder.length):
-        raise Dropped("rx_drop_uc_length")
+        raise Dropped(Count.RX_DROP_UC_LENGTH)
     if packet.end and packet.immediate is not None and responder.recv is None:
         responder.recv = take_receive(hca, qp)
         if responder.recv is None:
-            qp.count("out_of_buffer")
-            raise Dropped("rx_drop_no_receive")
+            qp.count(QCount.OUT_OF_BUFFER)
+            raise Dropped(Count.RX_DROP_NO_RECEIVE)
     if size:
         try:
             if offset:
@@ -144,12 +149,12 @@ def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
         except Crowded:
             raise
         except AccessError:
-            raise Dropped("rx_drop_uc_key") from None
-    hca.count["rx_bytes"] += size
+            raise Dropped(Count.RX_DROP_UC_KEY) from None
+    hca.count[RX_BYTES] += size
     responder.op = WRITE
     responder.offset = offset + size
     if packet.end:
-        qp.count("rx_write_requests")
+        qp.count(QCount.RX_WRITE_REQUESTS)
         if packet.immediate is not None:
             _finish(hca, qp, responder, packet, completion.RECEIVED_WRITE_IMM, responder.length)
         else:

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 
 from firmware.mads.sma import Sma
+from firmware.model.counters import Count
 from firmware.port import Port
 from firmware.transport import engine
 from tests.scenario.world import RTS, World, pair
@@ -165,7 +166,7 @@ class Engine:
         assert requester.una - FIRST_PSN == self.posted * packets, "messages are missing"
         assert not requester.pending
         assert a.send_cq.cq.producer == self.posted // BATCH, "completions are missing"
-        assert not a.card.hca.count["retransmits"]
+        assert not a.card.hca.count[Count.RETRANSMITS]
         where = self.remote if self.target is b else self.local
         assert self.target.card.memory.read(where, self.size) == self.content, "the payload did not arrive"
 

@@ -25,7 +25,7 @@ _BINARY: Final[dict[type[ast.operator], type[ast.operator]]] = {
 }  # fmt: skip
 _NAMES: Final = {"min": "max", "max": "min"}
 # Calls and subscripts that only tell.
-_TELLING: Final = ("hca.note", "hca.trace", "hca.count", "counters")
+_TELLING: Final = ("hca.note", "hca.trace", "hca.count", "hca.count_of.add", "counters")
 _DROPPED: Final = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Continue, ast.Break, ast.Return)
 
 

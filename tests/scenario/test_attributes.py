@@ -1,6 +1,7 @@
 """Attributes of queue pairs: what the card announces is what a transition takes."""
 
 from firmware.model.budget import RESOURCE_BYTES
+from firmware.model.counters import QCount
 from firmware.model.objects import QCounter
 from firmware.transport import lifecycle
 from firmware.transport.attributes import live_context
@@ -60,7 +61,7 @@ def test_a_live_queue_pair_changes_its_counter_set() -> None:
         assert a.apply(Op.RTS2RTS_QP, 1 << OptParam.COUNTER_SET_ID, counter_set_id=expected.handle) == Status.OK
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
         world.pass_time(300_000_000)
-        assert expected.values.pop("local_ack_timeout_err") == 1
+        assert expected.values.pop(QCount.LOCAL_ACK_TIMEOUT_ERR) == 1
         world.fault = None
         world.pass_time(FOREVER_NS)
         assert [c.syndrome for c in a.send_cq.poll()] == [0]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.model.qp import SQER
 from firmware.queues import CQ_SYNDROME_OVERRUN, fail_cq
 from tests.scenario.world import ERR, ST_RC, ST_UC, ST_UD, CompletionQueue, End, SharedQueue, World, pair
@@ -73,7 +74,7 @@ def test_a_queue_pair_that_cannot_complete_ends_with_a_catastrophic_event(servic
     assert end.qp.state == ERR
     # Once, although its other receives are flushed into the same queue.
     assert [event for event in end.card.events() if event[0] != COMPLETION] == [(CATASTROPHIC, end.qpn)]
-    assert end.card.hca.count["cqes_lost"] >= 1
+    assert end.card.hca.count[Count.CQES_LOST] >= 1
 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UC, ST_UD])
@@ -120,7 +121,7 @@ def test_work_requests_under_way_that_cannot_be_flushed_are_one_event() -> None:
     for _ in range(3):
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     assert a.apply(Op.QP_2ERR) == 0
-    assert a.card.hca.count["cqes_lost"] == 3
+    assert a.card.hca.count[Count.CQES_LOST] == 3
     assert a.card.events() == [(CATASTROPHIC, a.qpn)]
 
 
@@ -136,11 +137,11 @@ def test_what_is_flushed_into_a_dead_queue_is_one_loss_for_each_side(posted: int
         b.card.memory.write(b.dbr + 4, b.sq_posted.to_bytes(4, "big"))
     for end in (a, b):
         assert end.apply(Op.QP_2ERR) == 0
-        assert end.card.hca.count["cqes_lost"] == bool(posted)
+        assert end.card.hca.count[Count.CQES_LOST] == bool(posted)
     # All of it is gone.
-    a.card.hca.count.clear()
+    a.card.hca.count = dict.fromkeys(Count, 0)
     assert a.apply(Op.QP_2ERR) == 0
-    assert a.card.hca.count["cqes_lost"] == 0
+    assert a.card.hca.count[Count.CQES_LOST] == 0
 
 
 def test_a_queue_pair_reset_tells_anew() -> None:

@@ -7,12 +7,13 @@ import pytest
 
 from firmware import paging
 from firmware.model.budget import CONNECTION_BYTES
+from firmware.model.counters import Count
 from firmware.model.dct import Dct
 from firmware.model.objects import MODE_KLM, REMOTE_READ, Mkey
 from firmware.model.qp import ST_DCI
 from firmware.transport import dc, engine
 from tests.scenario.test_paging import PRESENT, Region, answer, faults
-from tests.scenario.tools import FIRST, inject
+from tests.scenario.tools import FIRST, counted, inject
 from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data, packed_klms
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
@@ -91,7 +92,7 @@ def test_each_work_request_goes_to_the_target_that_it_names() -> None:
         assert [c.size for c in got] == [number + 1 for number, who in enumerate(order) if who == index]
         assert {(c.qpn, c.source_qpn, c.user) for c in got} == {(target.dct.handle, a.qpn, 0x77)}
     # A run to one target is one connection.
-    assert world.a.hca.count["dc_connects"] == 5
+    assert world.a.hca.count[Count.DC_CONNECTS] == 5
 
 
 def test_a_small_message_is_in_the_targets_completion() -> None:
@@ -254,7 +255,7 @@ def test_a_late_packet_of_an_old_connection_is_nothing() -> None:
     world.b.step(lambda: engine.packet_in(world.b.hca, 1, first))
     world.settle()
     assert world.b.memory.read(place, 3) == b"new"
-    assert world.b.hca.count["rx_drop_qp_state"] == 1
+    assert world.b.hca.count[Count.RX_DROP_QP_STATE] == 1
 
 
 @pytest.mark.parametrize("lost", range(6))
@@ -277,15 +278,15 @@ def test_any_lost_packet_is_made_up_for(lost: int) -> None:
 @pytest.mark.parametrize(
     ("change", "counter"),
     [
-        ({"dlid": 9}, "rx_drop_path"),
-        ({"grh": Grh(bytes(16), b"\x99" * 16)}, "rx_drop_gid"),
-        ({"pkey": 0x8123}, "rx_drop_pkey"),
-        ({"op": ACKNOWLEDGE}, "rx_drop_unknown_qp"),
-        ({"op": READ_RESPONSE}, "rx_drop_unknown_qp"),
-        ({"dest_qp": 0x3333}, "rx_drop_unknown_qp"),
+        ({"dlid": 9}, Count.RX_DROP_PATH),
+        ({"grh": Grh(bytes(16), b"\x99" * 16)}, Count.RX_DROP_GID),
+        ({"pkey": 0x8123}, Count.RX_DROP_PKEY),
+        ({"op": ACKNOWLEDGE}, Count.RX_DROP_UNKNOWN_QP),
+        ({"op": READ_RESPONSE}, Count.RX_DROP_UNKNOWN_QP),
+        ({"dest_qp": 0x3333}, Count.RX_DROP_UNKNOWN_QP),
     ],
 )
-def test_what_is_for_no_target_is_dropped_for_one_reason(change: dict[str, object], counter: str) -> None:
+def test_what_is_for_no_target_is_dropped_for_one_reason(change: dict[str, object], counter: Count) -> None:
     world = World()
     a, target = initiator(world.a), Target(world.b)
     target.srq.post_recv(target.card.alloc(64), 64)
@@ -293,7 +294,7 @@ def test_what_is_for_no_target_is_dropped_for_one_reason(change: dict[str, objec
     (card, packet) = world.queue.popleft()
     world.queue.append((card, replace(packet, **change)))  # type: ignore[arg-type]
     world.settle()
-    assert dict(world.b.hca.count) == {counter: 1}
+    assert counted(world.b.hca.count) == {counter: 1}
     assert not target.dct.connections
     assert target.cq.poll() == []
 
@@ -308,7 +309,7 @@ def test_a_target_that_is_not_ready_here_is_nobody(what: str) -> None:
         target.dct.port = 2
     send(a, target, b"hello")
     world.settle()
-    assert dict(world.b.hca.count) == {"rx_drop_unknown_qp": 1}
+    assert counted(world.b.hca.count) == {Count.RX_DROP_UNKNOWN_QP: 1}
 
 
 def test_a_drained_target_gives_back_what_its_connections_took() -> None:
@@ -498,11 +499,11 @@ def test_a_request_for_an_initiator_is_dropped() -> None:
     forged = seen[0]
     forged.dest_qp, forged.dlid, forged.slid = a.qpn, 1, 2
     world.a.step(lambda: engine.packet_in(world.a.hca, 1, forged))
-    assert world.a.hca.count["rx_drop_dc_initiator"] == 1
+    assert world.a.hca.count[Count.RX_DROP_DC_INITIATOR] == 1
     # And an answer that a target did not ask for.
     seen[1].dest_qp, seen[1].dlid = target.dct.handle, 2
     world.b.step(lambda: engine.packet_in(world.b.hca, 1, seen[1]))
-    assert world.b.hca.count["rx_drop_unknown_qp"] == 1
+    assert world.b.hca.count[Count.RX_DROP_UNKNOWN_QP] == 1
 
 
 def test_a_target_answers_from_the_lid_that_was_asked() -> None:
@@ -532,4 +533,4 @@ def test_a_global_route_names_the_target_s_port(stranger: bool) -> None:
     world.settle()
     assert bool(target.cq.poll()) is not stranger
     assert bool(end.send_cq.poll()) is not stranger
-    assert world.b.hca.count["rx_drop_gid"] == stranger
+    assert world.b.hca.count[Count.RX_DROP_GID] == stranger

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.model.pages import packed
 from firmware.model.qp import RTR, SQER
 from firmware.model.queue_buffer import QueueBuffer
 from firmware.model.rings import RecordlessSendQueue
 from firmware.transport import engine
-from tests.scenario.tools import inject
+from tests.scenario.tools import counted, inject
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, CompletionQueue, End, World, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
@@ -43,7 +44,7 @@ def test_send_queue_that_cannot_be_read_is_a_fatal_event(service: int, state: in
     a.post(WqeOpcode.NOP)
     assert a.qp.state == state
     assert (0x05, a.qpn) in world.a.events()
-    assert world.a.hca.count["dma_read_errors"] >= 1
+    assert world.a.hca.count[Count.DMA_READ_ERRORS] >= 1
 
 
 @pytest.mark.parametrize(("service", "names"), [(ST_RC, (0x05,)), (ST_UC, (0x05,)), (ST_UD, (0x05,))])
@@ -119,7 +120,7 @@ def test_answer_of_another_kind_is_ignored() -> None:
     world.fault = lambda packet: [packet] if packet.syndrome == 0x1E else []
     a.read(a.buffer(64), 64, b.buffer(64), b.card.key)
     inject(world, a, op=ATOMIC_ACKNOWLEDGE, psn=0xFFFFF0, syndrome=0x1E)
-    assert world.a.hca.count["rx_ghost_acks"] == 1
+    assert world.a.hca.count[Count.RX_GHOST_ACKS] == 1
     assert a.qp.state == RTS
 
 
@@ -128,7 +129,7 @@ def test_reserved_acknowledgement_is_a_counted_drop() -> None:
     world.fault = lambda packet: [packet] if packet.op == ACKNOWLEDGE and packet.syndrome == 0x7F else []
     a.write(a.buffer(64), 64, b.buffer(64), b.card.key)
     inject(world, a, op=ACKNOWLEDGE, psn=0xFFFFF0, syndrome=0x7F)
-    assert world.a.hca.count["rx_drop_syndrome"] == 1
+    assert world.a.hca.count[Count.RX_DROP_SYNDROME] == 1
     assert a.qp.state == RTS
 
 
@@ -170,10 +171,10 @@ def test_duplicate_read_is_answered_again_and_a_forgotten_one_is_not() -> None:
     assert sum("READ_RESP" in line for line in world.ladder) == 2
     inject(world, b, psn=0xFFFFF1, **fields)
     inject(world, b, psn=0xFFFFF0, **fields)
-    assert world.b.hca.count["rx_drop_stale_duplicate"] == 1
+    assert world.b.hca.count[Count.RX_DROP_STALE_DUPLICATE] == 1
     # A duplicate must not reach further than the original did.
     inject(world, b, psn=0xFFFFF1, **{**fields, "dma_length": 65})
-    assert world.b.hca.count["rx_drop_stale_duplicate"] == 2
+    assert world.b.hca.count[Count.RX_DROP_STALE_DUPLICATE] == 2
     assert a.qp.state == RTS
 
 
@@ -183,7 +184,7 @@ def test_duplicate_of_an_atomic_under_another_operation_is_stale() -> None:
     fields = {"va": place, "rkey": b.card.key, "swap_add": 1, "psn": 0xFFFFF0}
     inject(world, b, op=FETCH_ADD, **fields)
     inject(world, b, op=READ_REQUEST, dma_length=8, **fields)
-    assert world.b.hca.count["rx_drop_stale_duplicate"] == 1
+    assert world.b.hca.count[Count.RX_DROP_STALE_DUPLICATE] == 1
     assert b.peek(place, 8) == (1).to_bytes(8, "little")
 
 
@@ -203,7 +204,7 @@ def test_global_route_is_checked_in_both_directions() -> None:
     assert b.peek(target, 8) == b"with GRH"
     for wrong in (None, Grh(bytes(16), world.b.port.gids[0])):
         inject(world, b, op=WRITE, psn=0xFFFFF1, grh=wrong)
-    assert world.b.hca.count["rx_drop_gid"] == 2
+    assert world.b.hca.count[Count.RX_DROP_GID] == 2
 
 
 def test_first_packet_in_rtr_announces_the_connection() -> None:
@@ -268,7 +269,7 @@ def test_inactive_port_loses_what_is_sent_and_the_retry_brings_it() -> None:
     world.a.port.active = False
     a.write(a.buffer(b"after up"), 8, target, b.card.key)
     assert not world.queue
-    assert world.a.hca.count["tx_drop_port_inactive"] == 1
+    assert world.a.hca.count[Count.TX_DROP_PORT_INACTIVE] == 1
     world.a.port.active = True
     world.pass_time(400_000_000)
     assert b.peek(target, 8) == b"after up"
@@ -383,5 +384,5 @@ def test_a_port_that_is_down_executes_nothing() -> None:
     a.write(a.buffer(b"8 bytes!"), 8, place, b.card.key)
     a.send(a.buffer(8), 8)
     world.deliver(2)
-    assert dict(b.card.hca.count) == {"rx_drop_port_inactive": 2}
+    assert counted(b.card.hca.count) == {Count.RX_DROP_PORT_INACTIVE: 2}
     assert (b.peek(place, 8), b.recv_cq.poll(), len(world.queue)) == (bytes(8), [], 0)

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.model.multicast import MulticastGroup
 from firmware.model.qp import ERR, INIT, RST
 from firmware.transport.port import gids_match
-from tests.scenario.tools import FIRST, inject
+from tests.scenario.tools import FIRST, counted, inject
 from tests.scenario.world import ST_RC, ST_UC, ST_UD, End, World, pair
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, RC, SEND, UC, UD, WRITE, Grh
 
@@ -49,9 +50,9 @@ def test_a_partition_matches_itself_unless_both_are_limited_or_it_is_the_invalid
                rkey=b.card.key, dma_length=8, pkey=theirs)  # fmt: skip
         assert b.peek(target, 8) == (b"8 bytes!" if taken else bytes(8))
     if taken:
-        assert world.b.hca.count["rx_drop_pkey"] == 0
+        assert world.b.hca.count[Count.RX_DROP_PKEY] == 0
     else:
-        assert dict(world.b.hca.count) == {"rx_drop_pkey": 1}
+        assert counted(world.b.hca.count) == {Count.RX_DROP_PKEY: 1}
 
 
 @pytest.mark.parametrize(("dgid", "taken"), [("own", True), ("stranger", False), ("group", False)])
@@ -61,7 +62,7 @@ def test_a_datagram_with_a_global_route_is_for_a_gid_of_the_port(dgid: str, take
     gid = {"own": b.card.port.gids[0], "stranger": STRANGER, "group": GROUP}[dgid]
     inject(world, b, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234, grh=Grh(a.card.port.gids[0], gid))
     assert bool(b.recv_cq.poll()) is taken
-    assert world.b.hca.count["rx_drop_gid"] == (not taken)
+    assert world.b.hca.count[Count.RX_DROP_GID] == (not taken)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_the_multicast_queue_pair_number_needs_a_multicast_lid(dlid: int, taken:
     inject(world, b, dlid=dlid, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234, dest_qp=0xFFFFFF,
            grh=Grh(a.card.port.gids[0], GROUP))  # fmt: skip
     assert bool(b.recv_cq.poll()) is taken
-    assert world.b.hca.count["rx_drop_dlid"] == (not taken)
+    assert world.b.hca.count[Count.RX_DROP_DLID] == (not taken)
 
 
 def routed_pair() -> tuple[World, End, End]:
@@ -98,7 +99,7 @@ def test_a_connection_has_a_global_route_in_both_directions_or_in_none(routed: b
     inject(world, b, op=WRITE, psn=FIRST, payload=b"8 bytes!", va=target, rkey=b.card.key, dma_length=8, grh=grh)
     taken = which == ("right" if routed else "none")
     assert b.peek(target, 8) == (b"8 bytes!" if taken else bytes(8))
-    assert world.b.hca.count["rx_drop_gid"] == (not taken)
+    assert world.b.hca.count[Count.RX_DROP_GID] == (not taken)
 
 
 def test_a_connection_follows_a_new_prefix_of_its_port() -> None:
@@ -113,11 +114,11 @@ def test_a_connection_follows_a_new_prefix_of_its_port() -> None:
     # The peer has not been told, and knows this one under the default prefix only.
     world.settle()
     assert b.peek(target, 8) == bytes(8)
-    assert world.b.hca.count["rx_drop_gid"] == 1
+    assert world.b.hca.count[Count.RX_DROP_GID] == 1
     # The other way round the default prefix is good for every port.
     inject(world, a, op=WRITE, psn=FIRST, payload=b"8 bytes!", va=a.buffer(8), rkey=a.card.key, dma_length=8,
            grh=Grh(b.card.port.gids[0], own), ack_req=True)  # fmt: skip
-    assert world.a.hca.count["rx_drop_gid"] == 0
+    assert world.a.hca.count[Count.RX_DROP_GID] == 0
 
 
 def test_answers_follow_a_new_prefix_too() -> None:
@@ -146,7 +147,7 @@ def test_a_queue_pair_that_receives_nothing_in_its_state_drops(state: int) -> No
     b.qp.state = state
     target = b.buffer(8)
     inject(world, b, op=WRITE, psn=FIRST, payload=b"8 bytes!", va=target, rkey=b.card.key, dma_length=8)
-    assert dict(world.b.hca.count) == {"rx_drop_qp_state": 1}
+    assert counted(world.b.hca.count) == {Count.RX_DROP_QP_STATE: 1}
     assert b.peek(target, 8) == bytes(8)
 
 
@@ -156,11 +157,11 @@ def test_a_datagram_queue_pair_drops_in_such_a_state_too(state: int) -> None:
     b.post_recv(b.buffer(60), 60)
     b.qp.state = state
     inject(world, b, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234)
-    assert dict(world.b.hca.count) == {"rx_drop_qp_state": 1}
+    assert counted(world.b.hca.count) == {Count.RX_DROP_QP_STATE: 1}
 
 
 @pytest.mark.parametrize("fields", [{"slid": 3}, {"dlid": 3}, {"slid": 2}])
 def test_a_connection_has_one_way(fields: dict[str, int]) -> None:
     world, _, b = pair()
     inject(world, b, op=WRITE, psn=FIRST, **fields)
-    assert dict(world.b.hca.count) == {"rx_drop_path": 1}
+    assert counted(world.b.hca.count) == {Count.RX_DROP_PATH: 1}

@@ -7,6 +7,7 @@ import pytest
 from firmware.commands.registry import Command
 from firmware.commands.srq import destroy_xrc_srq
 from firmware.memory import AccessError, find_key, translate
+from firmware.model.counters import Count
 from firmware.model.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK, Mkey
 from firmware.model.pages import packed
 from firmware.transport.completion import FLUSH_BUDGET
@@ -196,4 +197,4 @@ def test_a_message_without_end_ends_at_2_gib(service: int) -> None:
         assert b.qp.state == ERR
     else:
         assert b.recv_cq.poll() == []
-        assert b.card.hca.count["rx_drop_too_long"] == 1
+        assert b.card.hca.count[Count.RX_DROP_TOO_LONG] == 1

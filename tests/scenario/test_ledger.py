@@ -8,6 +8,7 @@ import pytest
 
 from firmware.memory import STEP_PIECES
 from firmware.model.budget import ANSWER_BYTES, PACKET_BYTES, RESOURCE_BYTES, WORK_REQUEST_BYTES
+from firmware.model.counters import Count
 from firmware.transport import account, backlog
 from tests.scenario.test_pieces import Crumbs
 from tests.scenario.world import ST_UC, End, World, pair
@@ -66,7 +67,7 @@ def test_a_card_without_memory_keeps_no_packet() -> None:
     world.deliver(1)
     assert b.qp.backlog is not None
     assert len(b.qp.backlog) == 1
-    assert b.card.hca.count["rx_drop_card_memory"] == 1
+    assert b.card.hca.count[Count.RX_DROP_CARD_MEMORY] == 1
     packet = Packet(2, 1, 0, WRITE, b.qpn, 0, bytes(100))
     assert account.keep(b.card.hca, packet) is False
 
@@ -82,7 +83,7 @@ def test_so_many_packets_wait_and_so_many_bytes(count: int, size: int, kept: int
     b.qp.backlog.clear()
     for _ in range(count):
         backlog.add(b.card.hca, b.qp, Packet(2, 1, 0, WRITE, b.qpn, 0, bytes(size)))
-    assert (len(b.qp.backlog), b.card.hca.count["rx_drop_backlog"]) == (kept, count - kept)
+    assert (len(b.qp.backlog), b.card.hca.count[Count.RX_DROP_BACKLOG]) == (kept, count - kept)
 
 
 def work_requests(world: World, a: End, b: End) -> int:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.transport import requester as requester_module
 from tests.scenario.tools import FIRST, inject, large_region, sent, stall
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, End, World, pair
@@ -46,7 +47,7 @@ def test_a_write_of_more_than_2_gib_is_refused(service: int) -> None:
         assert "syn=0x61" in world.ladder[-1]
         assert b.qp.state == ERR
     else:
-        assert world.b.hca.count["rx_drop_uc_length"] == 1
+        assert world.b.hca.count[Count.RX_DROP_UC_LENGTH] == 1
         assert b.qp.state == RTS
 
 

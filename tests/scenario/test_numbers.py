@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.transport.attributes import live_context
 from firmware.transport.completion import EVENT_ACCESS_ERROR, FLUSHED, SCATTER_32, SCATTER_64, inline_bytes
 from firmware.transport.replies import refuse
@@ -183,7 +184,7 @@ def test_an_acknowledgement_of_a_read_s_last_packet_is_no_response() -> None:
     inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=OURS)
     assert a.send_cq.poll() == []
     assert a.qp.requester.una == FIRST
-    assert world.a.hca.count["retransmits"] == 1
+    assert world.a.hca.count[Count.RETRANSMITS] == 1
 
 
 def test_a_refusal_behind_a_lost_response_does_not_fail_the_read() -> None:

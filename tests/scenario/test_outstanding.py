@@ -3,6 +3,7 @@
 import pytest
 
 from firmware.model.budget import WORK_REQUEST_BYTES
+from firmware.model.counters import Count, QCount
 from firmware.transport.requester import MAX_PENDING
 from tests.scenario.test_xrc import xrc
 from tests.scenario.tools import FIRST, inject, sent, stall
@@ -103,7 +104,7 @@ def test_an_answer_to_an_atomic_that_comes_twice_is_a_duplicate_and_no_more() ->
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     for original in (7, 8):
         inject(world, a, op=ATOMIC_ACKNOWLEDGE, psn=FIRST, syndrome=OURS, original=original)
-    assert (world.a.hca.count["rx_duplicate_responses"], world.a.hca.count["rx_ghost_acks"]) == (1, 0)
+    assert (world.a.hca.count[Count.RX_DUPLICATE_RESPONSES], world.a.hca.count[Count.RX_GHOST_ACKS]) == (1, 0)
     assert a.peek(target, 8) == (7).to_bytes(8, "little")
 
 
@@ -116,7 +117,7 @@ def test_an_acknowledgement_behind_a_read_does_not_stand_for_its_response(first:
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     inject(world, a, op=ACKNOWLEDGE, psn=first + 1, syndrome=OURS)
     assert (a.send_cq.poll(), a.qp.requester.una) == ([], first)
-    assert a.counter.values == {"implied_nak_seq_err": 1}
+    assert a.counter.values == {QCount.IMPLIED_NAK_SEQ_ERR: 1}
     world.fault = None
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
@@ -133,8 +134,8 @@ def test_a_response_that_comes_twice_is_a_duplicate_to_its_last_packet(packets: 
     for content in (b"x", b"y"):
         inject(world, a, op=READ_RESPONSE, psn=FIRST, count=packets, syndrome=OURS, payload=content * (packets << 10))
     assert a.qp.state == RTS
-    assert world.a.hca.count["rx_duplicate_responses"] == 1
-    assert (world.a.hca.count["rx_ghost_acks"], world.a.hca.count["rx_bytes"]) == (0, packets << 10)
+    assert world.a.hca.count[Count.RX_DUPLICATE_RESPONSES] == 1
+    assert (world.a.hca.count[Count.RX_GHOST_ACKS], world.a.hca.count[Count.RX_BYTES]) == (0, packets << 10)
     assert a.peek(target, 4096) == (b"x" * (packets << 10)).ljust(4096, b"\0")
 
 
@@ -150,7 +151,7 @@ def test_a_response_in_front_of_another_s_is_lost_and_no_ghost(atomic: bool) -> 
     else:
         a.read(target, 8, b.buffer(8), b.card.key)
         inject(world, a, op=READ_RESPONSE, psn=FIRST + 1, syndrome=OURS, payload=b"too soon")
-    assert (world.a.hca.count["rx_ghost_acks"], world.a.hca.count["retransmits"]) == (0, 1)
+    assert (world.a.hca.count[Count.RX_GHOST_ACKS], world.a.hca.count[Count.RETRANSMITS]) == (0, 1)
     assert a.peek(target, 8) == bytes(8)
     world.fault = None
     world.settle()
@@ -220,7 +221,7 @@ def test_each_operation_is_counted_where_it_is_executed() -> None:
     for _ in range(3):
         a.atomic(WqeOpcode.ATOMIC_FA, a.buffer(8), place, b.card.key, 1)
     world.settle()
-    assert b.counter.values == {"rx_write_requests": 1, "rx_read_requests": 2, "rx_atomic_requests": 3}
+    assert b.counter.values == {QCount.RX_WRITE_REQUESTS: 1, QCount.RX_READ_REQUESTS: 2, QCount.RX_ATOMIC_REQUESTS: 3}
     assert a.counter.values == {}
 
 
@@ -245,4 +246,4 @@ def test_an_older_request_of_the_same_number_is_not_looked_at() -> None:
     assert len(answers) == 1
     inject(world, b, **add)
     assert len(answers) == 1
-    assert b.card.hca.count["rx_drop_stale_duplicate"] == 1
+    assert b.card.hca.count[Count.RX_DROP_STALE_DUPLICATE] == 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from firmware import paging
 from firmware.memory import PageFault, direct, find_key, translate
+from firmware.model.counters import Count, QCount
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey
 from firmware.transport import engine, lifecycle
 from tests.scenario.tools import lose
@@ -152,7 +153,7 @@ def test_a_send_waits_for_its_pages_and_what_follows_waits_behind_it(service: in
     # As long as it takes, and without a retry.
     world.pass_time(10_000_000_000)
     assert faults(world.a) == []
-    assert "local_ack_timeout_err" not in a.counter.values
+    assert QCount.LOCAL_ACK_TIMEOUT_ERR not in a.counter.values
     region.set(PRESENT)
     answer(world.a, fault)
     world.settle()
@@ -309,14 +310,14 @@ def test_a_receive_without_its_pages_asks_the_peer_to_wait(shared: bool) -> None
     a.send(a.buffer(content), len(content))
     a.send(a.buffer(b"more"), 4)
     world.settle()
-    assert world.b.hca.count["rnr_naks"] == 1
+    assert world.b.hca.count[Count.RNR_NAKS] == 1
     assert serve(world, region) >= 2
     assert statuses(a) == ([0, 0], [])
     assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == [(0, len(content)), (0, 4)]
     assert region.read(len(content)) == content
     assert region.read(4, 71 * PAGE) == b"more"
     # One event for each missing stretch, however often the peer came back.
-    assert world.b.hca.count["page_faults"] < 4
+    assert world.b.hca.count[Count.PAGE_FAULTS] < 4
 
 
 def test_while_a_receive_waits_there_is_one_event() -> None:
@@ -325,7 +326,7 @@ def test_while_a_receive_waits_there_is_one_event() -> None:
     b.post_recv(region.addr, PAGE, region.key)
     a.send(a.buffer(8), 8)
     world.pass_time(100_000_000)
-    assert world.b.hca.count["rnr_naks"] > 10
+    assert world.b.hca.count[Count.RNR_NAKS] > 10
     assert len(faults(world.b)) == 1
 
 
@@ -480,7 +481,7 @@ def test_datagrams_that_cannot_be_stored_are_kept_in_order_and_not_without_end()
         a.datagram(a.buffer(bytes([number])), 1, 2, b.qpn)
         world.settle()
     assert [c.counter for c in b.recv_cq.poll()] == [0]
-    assert world.b.hca.count["rx_drop_paging"] == 5
+    assert world.b.hca.count[Count.RX_DROP_PAGING] == 5
     serve(world, region)
     assert [c.counter for c in b.recv_cq.poll()] == list(range(1, 62))
     assert region.read(1, 40) == b"\1"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.model.qp import INIT, RST, RTR
 from firmware.model.send_wqe import PAGING
 from firmware.transport import paging
@@ -71,7 +72,7 @@ def test_a_response_that_comes_while_its_place_is_missing_asks_no_second_time() 
     for _ in range(3):
         inject(world, a, op=READ_RESPONSE, psn=FIRST, payload=b"8 bytes!", syndrome=0x1F)
     assert len(faults(world.a)) == 1
-    assert world.a.hca.count["rx_drop_paging"] == 2
+    assert world.a.hca.count[Count.RX_DROP_PAGING] == 2
 
 
 def waiting(count: int) -> tuple[World, End, Region, list[int]]:
@@ -139,7 +140,7 @@ def test_a_key_s_pages_that_never_come_end_a_write_that_waits_once() -> None:
     for _ in range(3):
         inject(world, b, op=WRITE, psn=FIRST, va=region.addr, rkey=region.key, dma_length=8, payload=bytes(8))
     assert len(faults(world.b)) == 1
-    assert world.b.hca.count["rnr_naks"] == 3
+    assert world.b.hca.count[Count.RNR_NAKS] == 3
 
 
 def test_a_queue_pair_remembers_only_the_requests_that_it_still_waits_for() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from firmware.model.counters import Count
 from tests.scenario.tools import FIRST, inject, lose, sent, stall
 from tests.scenario.world import ERR, RTS, pair
 from tests.support.content import some_bytes
@@ -92,9 +93,9 @@ def test_progress_starts_the_timeout_anew() -> None:
     world.pass_time(200_000_000)
     inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=OURS)
     world.pass_time(200_000_000)
-    assert world.a.hca.count["retransmits"] == 0
+    assert world.a.hca.count[Count.RETRANSMITS] == 0
     world.pass_time(200_000_000)
-    assert world.a.hca.count["retransmits"] == 1
+    assert world.a.hca.count[Count.RETRANSMITS] == 1
 
 
 def test_what_is_sent_again_has_all_its_time() -> None:
@@ -134,7 +135,7 @@ def test_a_response_to_what_asks_for_none_is_a_ghost(op: int) -> None:
     source = a.buffer(b"8 bytes!")
     a.write(source, 8, b.buffer(8), b.card.key)
     inject(world, a, op=op, psn=FIRST, syndrome=OURS, payload=b"x" * 8 * (op == READ_RESPONSE))
-    assert (world.a.hca.count["rx_ghost_acks"], world.a.hca.count["rx_bytes"]) == (1, 0)
+    assert (world.a.hca.count[Count.RX_GHOST_ACKS], world.a.hca.count[Count.RX_BYTES]) == (1, 0)
     assert (a.qp.requester.una, a.qp.state, a.send_cq.poll()) == (FIRST, RTS, [])
     assert a.peek(source, 8) == b"8 bytes!"
 
@@ -145,7 +146,7 @@ def test_nothing_outstanding_needs_no_timeout() -> None:
     world.settle()
     assert a.card.hca.timers.next_deadline() is None
     world.pass_time(SECOND)
-    assert world.a.hca.count["retransmits"] == 0
+    assert world.a.hca.count[Count.RETRANSMITS] == 0
 
 
 def test_a_lost_response_is_asked_for_once() -> None:
@@ -177,7 +178,7 @@ def test_an_acknowledgement_of_what_was_never_sent_is_a_ghost(psn: int) -> None:
     world.fault = only_ours
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     inject(world, a, op=ACKNOWLEDGE, psn=psn & 0xFFFFFF, syndrome=OURS)
-    assert world.a.hca.count["rx_ghost_acks"] == 1
+    assert world.a.hca.count[Count.RX_GHOST_ACKS] == 1
     assert a.send_cq.poll() == []
     inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=OURS)
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
@@ -216,7 +217,7 @@ def test_the_answer_to_an_atomic_is_none_to_a_read() -> None:
     world.fault = only_ours
     a.read(a.buffer(8), 8, b.buffer(8), b.card.key)
     inject(world, a, op=ATOMIC_ACKNOWLEDGE, psn=FIRST, syndrome=OURS)
-    assert world.a.hca.count["rx_ghost_acks"] == 1
+    assert world.a.hca.count[Count.RX_GHOST_ACKS] == 1
     assert a.send_cq.poll() == []
 
 
@@ -248,10 +249,10 @@ def test_a_wish_to_wait_is_counted_once_and_as_nothing_else() -> None:
     a.send(a.buffer(8), 8)
     before = dict(a.card.hca.count)
     inject(world, a, op=ACKNOWLEDGE, psn=FIRST, syndrome=RNR)
-    assert _new(before, a.card.hca.count) == {"rx_packets": 1, "rx_rnr_naks": 1}
+    assert _new(before, a.card.hca.count) == {Count.RX_PACKETS: 1, Count.RX_RNR_NAKS: 1}
 
 
-def _new(before: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def _new(before: Mapping[Count, int], after: Mapping[Count, int]) -> dict[Count, int]:
     return {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)}
 
 
@@ -263,7 +264,7 @@ def test_a_sequence_error_is_one_retry_and_as_many_more_as_there_are_losses() ->
     before = dict(a.card.hca.count)
     # The NAK of the WRITE says that the READ was executed, and no more: its response was lost (9.7.5.2.3).
     inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=NAK_SEQUENCE)
-    assert _new(before, a.card.hca.count) == {"rx_packets": 1, "rx_naks": 1, "retransmits": 1}
+    assert _new(before, a.card.hca.count) == {Count.RX_PACKETS: 1, Count.RX_NAKS: 1, Count.RETRANSMITS: 1}
     assert a.qp.requester.retries_left == 2
 
 
@@ -274,7 +275,7 @@ def test_what_is_acknowledged_before_it_is_sent_again_is_not_sent_again() -> Non
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     # The timer expires, and before the turn that sends again the acknowledgement is there.
     stall(world, a)
-    assert a.card.hca.count["retransmits"] == 1
+    assert a.card.hca.count[Count.RETRANSMITS] == 1
     inject(world, a, op=ACKNOWLEDGE, psn=FIRST + 1, syndrome=OURS)
     world.settle()
     assert (sent(world, "WRITE"), len(a.send_cq.poll())) == (2, 2)
@@ -298,5 +299,5 @@ def test_a_response_that_finds_no_place_is_not_counted_as_received(atomic: bool)
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.LOCAL_PROT_ERR, CqeSyndrome.WR_FLUSH_ERR]
-    assert a.card.hca.count["rx_bytes"] == 0
+    assert a.card.hca.count[Count.RX_BYTES] == 0
     assert (a.qp.requester.una, a.qp.requester.reads) == (FIRST, 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from firmware.memory import FEW_PIECES, SMALL_PIECE_BYTES, STEP_PIECES
+from firmware.model.counters import Count
 from firmware.model.objects import MODE_KLM, Mkey
 from firmware.transport import backlog
 from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_UD, Card, End, World, packed_klms, pair
@@ -115,9 +116,9 @@ def test_a_write_to_crumbs_is_stored_in_parts(service: int, immediate: int | Non
     assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == ([(0, SIZE)] * 2 if immediate else [])
     assert target.read() == data
     assert bounded(watch)
-    assert world.b.hca.count["rx_bursts_cut"] > 0
-    assert not world.b.hca.count["rx_out_of_sequence"]
-    assert not world.a.hca.count["retransmits"]
+    assert world.b.hca.count[Count.RX_BURSTS_CUT] > 0
+    assert not world.b.hca.count[Count.RX_OUT_OF_SEQUENCE]
+    assert not world.a.hca.count[Count.RETRANSMITS]
 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
@@ -154,7 +155,7 @@ def test_a_read_into_crumbs_is_stored_in_parts() -> None:
     assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
     assert target.read() == data
     assert bounded(watch)
-    assert not world.a.hca.count["retransmits"]
+    assert not world.a.hca.count[Count.RETRANSMITS]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_a_single_packet_takes_as_many_pieces_as_it_takes(service: int, operatio
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
     assert target.read() == data
     assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == ([(0, MTU)] if operation == "send" else [])
-    assert not world.a.hca.count["rx_bursts_cut"] + world.b.hca.count["rx_bursts_cut"]
+    assert not world.a.hca.count[Count.RX_BURSTS_CUT] + world.b.hca.count[Count.RX_BURSTS_CUT]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,7 @@ def test_what_waits_behind_a_cut_burst_is_bounded_and_goes_with_the_queue_pair()
     for _ in range(2 * backlog.MAX_BYTES >> 16):
         backlog.add(world.b.hca, b.qp, packet)
     assert sum(len(packet.payload) for packet in waiting) <= backlog.MAX_BYTES
-    assert world.b.hca.count["rx_drop_backlog"] > 0
+    assert world.b.hca.count[Count.RX_DROP_BACKLOG] > 0
     b.apply(Op.QP_2ERR)
     assert b.qp.state == ERR
     assert b.qp.backlog is None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.model.qp import ReadJob
 from tests.scenario.test_dc import Target, initiator
 from tests.scenario.test_dc import send as send_dc
@@ -105,5 +106,5 @@ def test_other_datagrams_without_a_receive_are_not() -> None:
     world.b.hca.special_qps.clear()
     a.datagram(a.buffer(smp(4)), 256, 2, 1, qkey=0x80010000)
     world.settle()
-    assert world.b.hca.count["rx_drop_no_receive"] == 1
+    assert world.b.hca.count[Count.RX_DROP_NO_RECEIVE] == 1
     assert world.b.port.counters.vl15_dropped == 0

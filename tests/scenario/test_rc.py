@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.model.counters import Count, QCount
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, Pd
 from firmware.queues import eq_doorbell
 from firmware.transport.attributes import live_context
@@ -141,7 +142,7 @@ def test_receiver_not_ready_waits_and_tries_again(size: int) -> None:
     target = b.buffer(size)
     a.send(a.buffer(content), size)
     world.settle()
-    assert world.b.hca.count["rnr_naks"] == 1
+    assert world.b.hca.count[Count.RNR_NAKS] == 1
     assert a.send_cq.poll() == []
     b.post_recv(target, size)
     world.pass_time(1_000_000)
@@ -156,8 +157,8 @@ def test_receiver_not_ready_gives_up_after_its_retries() -> None:
     a.send(a.buffer(8), 8)
     world.pass_time(50_000_000)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.RNR_RETRY_EXC_ERR, CqeSyndrome.WR_FLUSH_ERR]
-    assert world.b.hca.count["rnr_naks"] == 3
-    assert a.counter.values["req_rnr_retries_exceeded"] == 1
+    assert world.b.hca.count[Count.RNR_NAKS] == 3
+    assert a.counter.values[QCount.REQ_RNR_RETRIES_EXCEEDED] == 1
 
 
 def test_receiver_not_ready_for_ever_with_seven_retries() -> None:
@@ -165,7 +166,7 @@ def test_receiver_not_ready_for_ever_with_seven_retries() -> None:
     target = b.buffer(8)
     a.send(a.buffer(b"patience"), 8)
     world.pass_time(3_000_000)
-    assert world.b.hca.count["rnr_naks"] > 100
+    assert world.b.hca.count[Count.RNR_NAKS] > 100
     b.post_recv(target, 8)
     world.pass_time(1_000_000)
     assert b.peek(target, 8) == b"patience"
@@ -181,8 +182,8 @@ def test_lost_request_is_asked_for_by_one_nak() -> None:
     world.settle()
     assert b.peek(target, 64) == bytes([4]) * 64
     assert len(a.send_cq.poll()) == 5
-    assert world.b.hca.count["naks"] == 1
-    assert (b.counter.values["out_of_sequence"], a.counter.values["packet_seq_err"]) == (4, 1)
+    assert world.b.hca.count[Count.NAKS] == 1
+    assert (b.counter.values[QCount.OUT_OF_SEQUENCE], a.counter.values[QCount.PACKET_SEQ_ERR]) == (4, 1)
 
 
 def test_lost_acknowledgement_is_repeated_after_the_timeout() -> None:
@@ -196,8 +197,8 @@ def test_lost_acknowledgement_is_repeated_after_the_timeout() -> None:
     world.pass_time(400_000_000)
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
     assert len(b.recv_cq.poll()) == 1
-    assert b.counter.values["duplicate_request"] == 1
-    assert a.counter.values["local_ack_timeout_err"] == 1
+    assert b.counter.values[QCount.DUPLICATE_REQUEST] == 1
+    assert a.counter.values[QCount.LOCAL_ACK_TIMEOUT_ERR] == 1
 
 
 def test_silence_ends_in_transport_retry_exceeded() -> None:
@@ -208,7 +209,7 @@ def test_silence_ends_in_transport_retry_exceeded() -> None:
     world.pass_time(1_000_000_000)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR, CqeSyndrome.WR_FLUSH_ERR]
     assert a.qp.state == ERR
-    assert world.a.hca.count["retransmits"] == 2
+    assert world.a.hca.count[Count.RETRANSMITS] == 2
 
 
 def test_timeout_zero_waits_for_ever() -> None:
@@ -231,7 +232,7 @@ def test_lost_read_response_is_read_again_from_where_it_stopped() -> None:
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
     requests = [line for line in world.ladder if "READ_REQ" in line]
     assert len(requests) == 2
-    assert a.counter.values["implied_nak_seq_err"] == 1
+    assert a.counter.values[QCount.IMPLIED_NAK_SEQ_ERR] == 1
 
 
 def test_acknowledgement_beyond_a_read_implies_that_its_response_was_lost() -> None:
@@ -244,7 +245,7 @@ def test_acknowledgement_beyond_a_read_implies_that_its_response_was_lost() -> N
     world.settle()
     assert a.peek(target, 64) == b"r" * 64
     assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
-    assert a.counter.values["implied_nak_seq_err"] == 1
+    assert a.counter.values[QCount.IMPLIED_NAK_SEQ_ERR] == 1
 
 
 def test_atomics_return_the_old_value_in_host_order_and_are_not_repeated() -> None:
@@ -557,13 +558,13 @@ def test_connection_to_itself_through_the_card() -> None:
 @pytest.mark.parametrize(
     ("change", "counter"),
     [
-        ({"slid": 7}, "rx_drop_path"),
-        ({"pkey": 0x8123}, "rx_drop_pkey"),
-        ({"op": READ_RESPONSE, "psn": 5}, "rx_ghost_acks"),
-        ({"op": ACKNOWLEDGE, "psn": 5}, "rx_ghost_acks"),
+        ({"slid": 7}, Count.RX_DROP_PATH),
+        ({"pkey": 0x8123}, Count.RX_DROP_PKEY),
+        ({"op": READ_RESPONSE, "psn": 5}, Count.RX_GHOST_ACKS),
+        ({"op": ACKNOWLEDGE, "psn": 5}, Count.RX_GHOST_ACKS),
     ],
 )
-def test_foreign_packet_is_dropped(change: dict[str, int], counter: str) -> None:
+def test_foreign_packet_is_dropped(change: dict[str, int], counter: Count) -> None:
     world, _a, b = pair()
     fields = {"dlid": 2, "slid": 1, "service": 0, "op": WRITE, "dest_qp": b.qpn, "psn": 0xFFFFF0, **change}
     world.wire(world.a, Packet(**fields))  # type: ignore[arg-type]
@@ -619,7 +620,7 @@ def test_burst_whose_first_packets_are_known_is_cut() -> None:
 
 
 def counters(end: End) -> dict[str, int]:
-    return {name: value for name, value in end.counter.values.items() if value}
+    return {name.value: value for name, value in end.counter.values.items() if value}
 
 
 def test_counters_of_a_peer_without_receives() -> None:
@@ -629,7 +630,7 @@ def test_counters_of_a_peer_without_receives() -> None:
     world.pass_time(FOREVER_NS)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.RNR_RETRY_EXC_ERR]
     assert counters(a) == {"rnr_nak_retry_err": 2, "req_rnr_retries_exceeded": 1, "req_cqe_error": 1}
-    assert b.counter.values["out_of_buffer"] == 3
+    assert b.counter.values[QCount.OUT_OF_BUFFER] == 3
 
 
 def test_counters_of_a_silent_peer() -> None:
@@ -672,7 +673,7 @@ def test_each_error_moves_its_counter(mistake: str, sender: str, receiver: str) 
                 key=0x7700 if mistake == "local key" else a.card.key)  # fmt: skip
     world.settle()
     assert counters(a) == {sender: 1, "req_cqe_error": 1}
-    assert not receiver or b.counter.values[receiver] == 1
+    assert not receiver or counters(b)[receiver] == 1
 
 
 def test_a_response_that_implies_an_ack_does_not_stand_in_for_the_lost_response_before_it() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from firmware.model.budget import ANSWER_BYTES
+from firmware.model.counters import Count
 from firmware.model.qp import ReadJob, Resource
 from firmware.model.segment import BURST_BYTES
 from firmware.transport.replies import AT_ONCE_BYTES, READ_BUDGET, SPARE_REPLIES, _still_sends, too_many
@@ -51,7 +52,7 @@ def test_a_repeated_read_takes_no_resource_of_its_own(second: str) -> None:
     world.deliver()
     stall(world, a)
     world.pass_time(5_000_000_000)
-    assert world.b.hca.count["rx_duplicate_requests"] == 1
+    assert world.b.hca.count[Count.RX_DUPLICATE_REQUESTS] == 1
     assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
     assert b.qp.state == RTS
 
@@ -73,7 +74,7 @@ def test_no_more_answers_are_repeated_at_a_time_than_there_are_resources() -> No
     assert whole < sent(world, "READ_RESP") < 2 * whole
     # The answer under way has begun, so that another one would be needed.
     ask()
-    assert world.b.hca.count["rx_drop_stale_duplicate"] == 1
+    assert world.b.hca.count[Count.RX_DROP_STALE_DUPLICATE] == 1
     assert world.b.hca.budget.used == used + ANSWER_BYTES
     world.settle()
     assert world.b.hca.budget.used == used
@@ -125,7 +126,7 @@ def test_a_refusal_is_one_nak_and_one_event_even_if_a_read_before_it_fails() -> 
     world.settle()
     assert (sent(world, NAK_ACCESS), sent(world, NAK_INVALID)) == (1, 0)
     assert b.card.events() == [(ACCESS_ERROR, b.qpn)]
-    assert b.card.hca.count["naks"] == 1
+    assert b.card.hca.count[Count.NAKS] == 1
 
 
 def test_a_refusal_waits_for_repeated_answers_and_no_step_does_more_than_its_share() -> None:
@@ -177,7 +178,7 @@ def test_behind_a_refusal_no_request_is_taken() -> None:
         inject(world, b, op=WRITE, psn=psn, va=target, rkey=key, payload=b"too late", dma_length=8, ack_req=True)
         inject(world, b, op=READ_REQUEST, psn=psn, va=source, rkey=key, dma_length=8)
     assert len(b.qp.responder.replies) == waiting
-    assert b.card.hca.count["rx_drop_refused"] == 6
+    assert b.card.hca.count[Count.RX_DROP_REFUSED] == 6
     world.settle()
     assert b.peek(target, 8) == bytes(8)
     assert sent(world, NAK_ACCESS) == 1
@@ -213,7 +214,7 @@ def test_a_waiting_answer_is_answer_enough_for_a_repeated_request() -> None:
         inject(world, b, psn=FIRST, **read)
         inject(world, b, **add)
     # The first MiB has left and may be lost: of that a repeat is worth something, once.
-    assert world.b.hca.count["rx_drop_stale_duplicate"] == 9
+    assert world.b.hca.count[Count.RX_DROP_STALE_DUPLICATE] == 9
     world.settle()
     assert sent(world, "ATOMIC_ACK") == 1
     assert sent(world, "READ_RESP") == 2 * size // BURST_BYTES
@@ -254,7 +255,7 @@ def test_answers_that_wait_are_bounded_whatever_a_peer_sends() -> None:
         inject(world, b, op=WRITE, psn=psn & 0xFFFFFF, va=target, rkey=b.card.key, ack_req=True)
         psn += 1
     assert len(b.qp.responder.replies) == 20
-    assert b.card.hca.count["rx_drop_replies"] > 1900
+    assert b.card.hca.count[Count.RX_DROP_REPLIES] > 1900
     world.settle()
     # What was dropped was not executed, and is taken when it comes again.
     inject(world, b, op=WRITE, psn=b.qp.responder.epsn, va=target, rkey=b.card.key, payload=b"at last!", dma_length=8)
@@ -277,7 +278,7 @@ def test_a_repeated_read_asks_for_a_part_of_the_original(which: str) -> None:
     world.ladder.clear()
     inject(world, b, **{**original, **changed})
     assert sent(world, "READ_RESP") == 0
-    assert b.card.hca.count["rx_drop_stale_duplicate"] == 1
+    assert b.card.hca.count[Count.RX_DROP_STALE_DUPLICATE] == 1
     for part in ({}, {"psn": FIRST + 1, "va": source + 1024, "dma_length": 1024}):
         inject(world, b, **{**original, **part})
     assert sent(world, "READ_RESP") == 2

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.model.counters import Count, QCount
 from firmware.model.multicast import MulticastGroup
 from firmware.model.psn import HALF, distance, extend
 from tests.scenario.tools import FIRST, inject, sent
@@ -20,9 +21,9 @@ def test_the_far_side_of_the_circle_is_behind() -> None:
     assert extend(HALF, 1 << 30) == (1 << 30) - HALF
     world, _, b = pair()
     inject(world, b, op=WRITE, psn=FIRST + HALF & 0xFFFFFF)
-    assert world.b.hca.count["rx_duplicate_requests"] == 1
+    assert world.b.hca.count[Count.RX_DUPLICATE_REQUESTS] == 1
     inject(world, b, op=WRITE, psn=FIRST + HALF - 1 & 0xFFFFFF)
-    assert world.b.hca.count["rx_out_of_sequence"] == 1
+    assert world.b.hca.count[Count.RX_OUT_OF_SEQUENCE] == 1
 
 
 def test_each_gap_is_told_once() -> None:
@@ -30,7 +31,7 @@ def test_each_gap_is_told_once() -> None:
     for psn in (1, 2, 0, 4, 5, 1):
         inject(world, b, op=WRITE, psn=FIRST + psn)
     assert sent(world, "syn=0x60") == 2
-    assert world.b.hca.count["naks"] == 2
+    assert world.b.hca.count[Count.NAKS] == 2
 
 
 @pytest.mark.parametrize("code", [0, 1, 31])
@@ -54,7 +55,7 @@ def test_a_message_that_finds_no_receive_is_asked_to_come_again(op: int) -> None
               "immediate": 7}  # fmt: skip
     inject(world, b, **fields)
     assert sent(world, "syn=0x25") == 1
-    assert b.counter.values == {"out_of_buffer": 1}
+    assert b.counter.values == {QCount.OUT_OF_BUFFER: 1}
     assert b.peek(target, 8) == bytes(8)
     b.post_recv(target, 8)
     inject(world, b, **fields)
@@ -220,4 +221,4 @@ def test_only_a_queue_pair_s_own_multicasts_are_kept_from_it(slid: int, blocked:
            dest_qp=0xFFFFFF, src_qp=b.qpn, grh=Grh(a.card.port.gids[0], GROUP))  # fmt: skip
     world.settle()
     assert len(b.recv_cq.poll()) == 1 - blocked
-    assert world.b.hca.count["rx_multicast_loopback_blocked"] == blocked
+    assert world.b.hca.count[Count.RX_MULTICAST_LOOPBACK_BLOCKED] == blocked

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from firmware.model.counters import Count, CountOf
 from firmware.model.hca import Hca
 from firmware.snapshot import differences, dump, load, outside_of
 from tests.scenario.test_paging import PRESENT, Region, answer, faults
@@ -90,7 +91,7 @@ def test_a_world_goes_on_from_its_snapshot_as_it_did(delivered: int) -> None:
     snapshot = Snapshot(world)
     ladder = list(world.ladder)
     first = finish(world)
-    assert first.states[0].count["retransmits"]
+    assert first.states[0].count[Count.RETRANSMITS]
     snapshot.restore(world)
     loss.rewind()
     world.ladder[:] = ladder
@@ -130,7 +131,7 @@ def test_differences_are_named() -> None:
     copy: Any = load(dump(hca, outside_of(hca)), outside_of(hca))
     assert differences(hca, copy, SKIP) == []
     copy.qps.get(a.qpn).requester.next_psn += 1
-    copy.count["commands"] += 3
+    copy.count[Count.COMMANDS] += 3
     found = differences(hca, copy, SKIP)
     assert len(found) == 2
     assert "commands" in found[0]
@@ -146,5 +147,6 @@ def test_a_copy_shares_nothing_with_the_state() -> None:
     assert qp is not None
     qp.requester.pending.clear()
     qp.requester.next_psn = 77
-    copy.count["x"] = 1
+    copy.count[Count.COMMANDS] += 1
+    copy.count_of.add(CountOf.SEND_ERRORS, 5)
     assert dump(card.hca, outside_of(card.hca)) == before

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.model.multicast import MulticastGroup
 from firmware.model.pages import packed
 from firmware.model.qp import RTS, SQER, STATE_NAMES
@@ -62,7 +63,7 @@ def test_a_ring_is_a_turn_in_the_states_that_send_or_flush(state: int) -> None:
     a.card.memory.write(a.dbr + 4, (1).to_bytes(4, "big"))
     a.card.step(lambda: engine.ring(hca, a.qp))
     sends = state in (RTS, ERR, SQER)
-    assert (bool(hca.turns), hca.count["doorbells_early"]) == (sends, not sends)
+    assert (bool(hca.turns), hca.count[Count.DOORBELLS_EARLY]) == (sends, not sends)
     assert a.send_cq.poll() == []
     while a.card.turn():
         pass
@@ -152,7 +153,7 @@ def test_datagrams_to_groups_that_wait_for_their_copies_are_bounded() -> None:
     for _ in range(ud.MAX_COPYING + 5):
         world.b.step(lambda: engine.packet_in(world.b.hca, 1, packet))
     assert len(world.b.hca.copies) == ud.MAX_COPYING
-    assert world.b.hca.count["rx_drop_multicast_backlog"] == 5
+    assert world.b.hca.count[Count.RX_DROP_MULTICAST_BACKLOG] == 5
 
 
 def test_queues_take_turns() -> None:
@@ -209,7 +210,7 @@ def test_flushing_into_a_dead_queue_is_no_work() -> None:
     assert a.qp.send_cq is not None
     assert a.qp.send_cq.failed
     world.settle()
-    assert world.a.hca.count["cqes_lost"] < 2 * FLUSH_BUDGET
+    assert world.a.hca.count[Count.CQES_LOST] < 2 * FLUSH_BUDGET
     assert a.qp.sq is not None
     assert a.qp.sq.consumer == 1 << LOG_DEEP
 
@@ -289,7 +290,7 @@ def test_a_send_queue_that_cannot_be_read_is_not_flushed_again_and_again() -> No
     a.qp.sq.buffer = QueueBuffer(packed([1 << 50]), 20, 0, 64 << LOG_DEEP)
     world.settle()
     assert len(a.send_cq.poll()) == FLUSH_BUDGET
-    assert a.card.hca.count["dma_read_errors"] == 1
+    assert a.card.hca.count[Count.DMA_READ_ERRORS] == 1
 
 
 def test_what_was_walked_before_a_step_is_not_charged_to_it() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from firmware.model.counters import Count, QCount
 from firmware.model.qp import SQER
-from tests.scenario.tools import FIRST, inject
+from tests.scenario.tools import FIRST, counted, inject
 from tests.scenario.world import ERR, ST_UC, CompletionQueue, End, World, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
@@ -60,14 +61,14 @@ def test_message_with_a_hole_is_dropped_and_its_receive_serves_the_next_one() ->
     world.settle()
     (got,) = b.recv_cq.poll()
     assert (got.counter, b.peek(target, 4096)) == (0, b"next" * 1024)
-    assert world.b.hca.count["rx_drop_uc_sequence"] == 2
+    assert world.b.hca.count[Count.RX_DROP_UC_SEQUENCE] == 2
 
 
 @pytest.mark.parametrize("mistake", ["no_receive", "too_long", "right", "key"])
 def test_what_cannot_be_taken_is_dropped_and_counted(mistake: str) -> None:
     world, a, b = pair(ST_UC, None, rwe=0 if mistake == "right" else 1)
-    counter = {"no_receive": "rx_drop_no_receive", "too_long": "rx_drop_too_long", "right": "rx_drop_uc_rights",
-               "key": "rx_drop_uc_key"}[mistake]  # fmt: skip
+    counter = {"no_receive": Count.RX_DROP_NO_RECEIVE, "too_long": Count.RX_DROP_TOO_LONG,
+               "right": Count.RX_DROP_UC_RIGHTS, "key": Count.RX_DROP_UC_KEY}[mistake]  # fmt: skip
     if mistake == "too_long":
         b.post_recv(b.buffer(4), 4)
     if mistake in ("no_receive", "too_long"):
@@ -142,7 +143,7 @@ def test_after_a_flush_and_its_recovery_a_message_of_many_steps_goes_on() -> Non
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [0, 0]
     assert b.peek(target, size) == content
-    assert b.counter.values == {"rx_write_requests": 2}
+    assert b.counter.values == {QCount.RX_WRITE_REQUESTS: 2}
 
 
 def test_the_first_message_establishes_the_connection_of_a_receiver() -> None:
@@ -165,40 +166,42 @@ def test_a_write_with_immediate_that_finds_no_receive_is_dropped_as_a_whole() ->
     a.rdma(WqeOpcode.RDMA_WRITE_IMM, a.buffer(b"8 bytes!"), 8, target, b.card.key, imm=1)
     world.settle()
     assert b.peek(target, 8) == bytes(8)
-    assert world.b.hca.count["rx_drop_no_receive"] == 1
-    assert b.counter.values == {"out_of_buffer": 1}
+    assert world.b.hca.count[Count.RX_DROP_NO_RECEIVE] == 1
+    assert b.counter.values == {QCount.OUT_OF_BUFFER: 1}
     b.post_recv()
     a.rdma(WqeOpcode.RDMA_WRITE_IMM, a.buffer(b"8 bytes!"), 8, target, b.card.key, imm=1)
     world.settle()
     assert b.peek(target, 8) == b"8 bytes!"
-    assert b.counter.values == {"out_of_buffer": 1, "rx_write_requests": 1}
+    assert b.counter.values == {QCount.OUT_OF_BUFFER: 1, QCount.RX_WRITE_REQUESTS: 1}
 
 
 def test_a_send_that_finds_no_receive_is_counted_for_its_queue_pair() -> None:
     world, a, b = pair(ST_UC)
     a.send(a.buffer(8), 8)
     world.settle()
-    assert b.counter.values == {"out_of_buffer": 1}
+    assert b.counter.values == {QCount.OUT_OF_BUFFER: 1}
 
 
 @pytest.mark.parametrize(
     ("fields", "counter"),
     [
-        ({"payload": bytes(1025)}, "rx_drop_malformed"),
-        ({"payload": bytes(1023), "end": False}, "rx_drop_malformed"),
-        ({"payload": bytes(1024), "count": 2}, "rx_drop_malformed"),
-        ({"op": READ_REQUEST}, "rx_drop_uc_opcode"),
-        ({"op": FETCH_ADD}, "rx_drop_uc_opcode"),
-        ({"start": False, "payload": b"x"}, "rx_drop_uc_sequence"),
+        ({"payload": bytes(1025)}, Count.RX_DROP_MALFORMED),
+        ({"payload": bytes(1023), "end": False}, Count.RX_DROP_MALFORMED),
+        ({"payload": bytes(1024), "count": 2}, Count.RX_DROP_MALFORMED),
+        ({"op": READ_REQUEST}, Count.RX_DROP_UC_OPCODE),
+        ({"op": FETCH_ADD}, Count.RX_DROP_UC_OPCODE),
+        ({"start": False, "payload": b"x"}, Count.RX_DROP_UC_SEQUENCE),
     ],
 )
-def test_a_packet_that_is_none_of_a_message_is_dropped_for_one_reason(fields: dict[str, object], counter: str) -> None:
+def test_a_packet_that_is_none_of_a_message_is_dropped_for_one_reason(
+    fields: dict[str, object], counter: Count
+) -> None:
     world, _, b = pair(ST_UC)
     target = b.buffer(4096)
     base = {"service": UC, "op": WRITE, "psn": FIRST, "va": target, "rkey": b.card.key,
             "dma_length": len(fields.get("payload", b""))}  # type: ignore[arg-type]  # fmt: skip
     inject(world, b, **{**base, **fields})
-    assert dict(world.b.hca.count) == {"rx_packets": fields.get("count", 1), counter: 1}
+    assert counted(world.b.hca.count) == {Count.RX_PACKETS: fields.get("count", 1), counter: 1}
     # And the next message is taken.
     inject(world, b, **{**base, "psn": FIRST + 1, "payload": b"next", "dma_length": 4})
     assert b.peek(target, 5) == b"next\0"
@@ -216,7 +219,7 @@ def test_a_key_that_goes_during_a_message_stops_it() -> None:
     inject(world, b, psn=FIRST + 1, start=False, **fields)
     assert b.peek(target, 2048) == b"x" * 1024 + bytes(1024)
     assert b.counter.values == {}
-    assert dict(world.b.hca.count) == {"rx_packets": 2, "rx_bytes": 1024, "rx_drop_uc_key": 1}
+    assert counted(world.b.hca.count) == {Count.RX_PACKETS: 2, Count.RX_BYTES: 1024, Count.RX_DROP_UC_KEY: 1}
 
 
 @pytest.mark.parametrize("immediate", [None, 9])

@@ -4,11 +4,12 @@ import struct
 
 import pytest
 
+from firmware.model.counters import Count, QCount
 from firmware.model.management import Nobody
 from firmware.model.multicast import MulticastGroup
 from firmware.model.qp import SQER
 from firmware.transport.port import path_bits
-from tests.scenario.tools import inject
+from tests.scenario.tools import counted, inject
 from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
@@ -74,7 +75,7 @@ def test_wrong_qkey_is_dropped_and_counted() -> None:
     a.datagram(a.buffer(b"x"), 1, 2, b.qpn, qkey=0x999)
     world.settle()
     assert b.recv_cq.poll() == []
-    assert world.b.hca.count["rx_drop_qkey"] == 1
+    assert world.b.hca.count[Count.RX_DROP_QKEY] == 1
     assert a.send_cq.poll()[0].good
 
 
@@ -94,7 +95,7 @@ def test_partition_mismatch_is_dropped() -> None:
     b.post_recv(b.buffer(200), 200)
     a.datagram(a.buffer(b"x"), 1, 2, b.qpn)
     world.settle()
-    assert world.b.hca.count["rx_drop_pkey"] == 1
+    assert world.b.hca.count[Count.RX_DROP_PKEY] == 1
     assert b.recv_cq.poll() == []
 
 
@@ -154,15 +155,15 @@ def test_a_management_datagram_that_nobody_attends_may_be_taken_by_the_card(take
     b.card.hca.chip.management = Agents()
     inject(world, b, dest_qp=1, service=UD, op=SEND, psn=0, payload=smp(4), qkey=0x80010000)
     assert asked == [1]
-    assert b.card.hca.count["rx_drop_no_management_qp"] == (not taken)
+    assert b.card.hca.count[Count.RX_DROP_NO_MANAGEMENT_QP] == (not taken)
 
 
 def test_no_receive_drops_silently() -> None:
     world, a, b = ud_pair()
     a.datagram(a.buffer(b"x"), 1, 2, b.qpn)
     world.settle()
-    assert world.b.hca.count["rx_drop_no_receive"] == 1
-    assert b.counter.values["out_of_buffer"] == 1
+    assert world.b.hca.count[Count.RX_DROP_NO_RECEIVE] == 1
+    assert b.counter.values[QCount.OUT_OF_BUFFER] == 1
 
 
 def test_too_short_receive_is_not_consumed() -> None:
@@ -172,7 +173,7 @@ def test_too_short_receive_is_not_consumed() -> None:
     a.datagram(a.buffer(b"x" * 20), 20, 2, b.qpn)
     world.settle()
     assert [c.size for c in b.recv_cq.poll()] == [60]
-    assert world.b.hca.count["rx_drop_too_long"] == 1
+    assert world.b.hca.count[Count.RX_DROP_TOO_LONG] == 1
 
 
 @pytest.mark.parametrize("route", [False, True])
@@ -184,7 +185,7 @@ def test_a_receive_that_is_too_short_is_not_touched(room: int, size: int, taken:
     a.datagram(a.buffer(bytes(16)), size, 2, b.qpn, grh=world.b.port.gids[0] if route else None)
     world.settle()
     assert [c.size for c in b.recv_cq.poll()] == [40 + size] * taken
-    assert world.b.hca.count["rx_drop_too_long"] == (not taken)
+    assert world.b.hca.count[Count.RX_DROP_TOO_LONG] == (not taken)
     if not taken:
         assert b.peek(place, 64) == b"\xee" * 64
 
@@ -252,7 +253,7 @@ def test_a_sender_of_multicasts_is_known_by_every_lid_of_its_port() -> None:
     a.post(WqeOpcode.SEND, av.to_bytes() + a.sge(a.buffer(b"m"), 1))
     world.settle()
     assert a.recv_cq.poll() == []
-    assert world.a.hca.count["rx_multicast_loopback_blocked"] == 1
+    assert world.a.hca.count[Count.RX_MULTICAST_LOOPBACK_BLOCKED] == 1
 
 
 def test_multicast_reaches_members_on_both_cards() -> None:
@@ -265,7 +266,7 @@ def test_multicast_reaches_members_on_both_cards() -> None:
     world.settle()
     assert [c.grh for c in b.recv_cq.poll()] == [CqeGrh.IN_BUFFER]
     assert a.recv_cq.poll() == []
-    assert world.a.hca.count["rx_multicast_loopback_blocked"] == 1
+    assert world.a.hca.count[Count.RX_MULTICAST_LOOPBACK_BLOCKED] == 1
     a.qp.context.block_lb_mc = 0
     b.post_recv(b.buffer(100), 100)
     a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
@@ -273,7 +274,7 @@ def test_multicast_reaches_members_on_both_cards() -> None:
     assert len(a.recv_cq.poll()) == 1
     b.datagram(b.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=bytes([0xFF]) * 16)
     world.settle()
-    assert world.a.hca.count["rx_drop_multicast_unknown"] == 1
+    assert world.a.hca.count[Count.RX_DROP_MULTICAST_UNKNOWN] == 1
 
 
 def test_shared_receive_queue_serves_datagrams() -> None:
@@ -363,7 +364,7 @@ def test_smps_pass_while_the_port_is_not_active_and_nothing_else_does() -> None:
     world.settle()
     assert len(b.recv_cq.poll()) == 1
     assert d.recv_cq.poll() == []
-    assert world.a.hca.count["tx_drop_port_inactive"] == 1
+    assert world.a.hca.count[Count.TX_DROP_PORT_INACTIVE] == 1
 
 
 def test_qp1_names_itself_one_and_carries_its_partition() -> None:
@@ -409,33 +410,36 @@ def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> Non
 @pytest.mark.parametrize(
     ("change", "counter"),
     [
-        ({"dest_qp": 0x999}, "rx_drop_unknown_qp"),
-        ({"dest_qp": 2}, "rx_drop_unknown_qp"),
-        ({"dest_qp": 2, "vl": 15, "payload": b"\x01\x01".ljust(256, b"\0")}, "rx_drop_unknown_qp"),
-        ({"good": False}, "rx_drop_crc"),
-        ({"service": 0}, "rx_drop_service"),
-        ({"dlid": 9}, "rx_drop_dlid"),
-        ({"dest_qp": 1, "payload": b"short"}, "rx_drop_malformed"),
-        ({"start": False, "grh": Grh(bytes(16), bytes(16))}, "rx_drop_malformed"),
-        ({"invalidate_rkey": 1, "grh": Grh(bytes(16), bytes(16))}, "rx_drop_malformed"),
-        ({"dest_qp": 0xFFFFFF, "op": 1}, "rx_drop_malformed"),
-        ({"dest_qp": 1}, "rx_drop_no_management_qp"),
-        ({"dest_qp": 0}, "rx_drop_smp"),
-        ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x04".ljust(256, b"\0")}, "rx_drop_smp"),
-        ({"dest_qp": 0, "payload": b"\x01\x01".ljust(256, b"\0")}, "rx_drop_smp"),
-        ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x01".ljust(256, b"\0")}, "rx_drop_no_management_qp"),
-        ({"dest_qp": 0, "vl": 15, "dlid": 9, "payload": b"\x01\x01".ljust(256, b"\0")}, "rx_drop_dlid"),
-        ({"dest_qp": 1, "vl": 15}, "rx_drop_port_inactive"),
-        ({"payload": bytes(4097)}, "rx_drop_malformed"),
-        ({"qkey": 5}, "rx_drop_qkey"),
-        ({"pkey": 0x8123}, "rx_drop_pkey"),
-        ({"dest_qp": 0xFFFFFF, "dlid": MULTICAST_LID_FIRST, "grh": Grh(bytes(16), GID)}, "rx_drop_multicast_unknown"),
-        ({"dest_qp": 0xFFFFFF, "grh": Grh(bytes(16), GID)}, "rx_drop_dlid"),
-        ({"dest_qp": 0xFFFFFF, "dlid": PERMISSIVE_LID, "grh": Grh(bytes(16), GID)}, "rx_drop_dlid"),
-        ({"grh": Grh(bytes(16), GID)}, "rx_drop_gid"),
+        ({"dest_qp": 0x999}, Count.RX_DROP_UNKNOWN_QP),
+        ({"dest_qp": 2}, Count.RX_DROP_UNKNOWN_QP),
+        ({"dest_qp": 2, "vl": 15, "payload": b"\x01\x01".ljust(256, b"\0")}, Count.RX_DROP_UNKNOWN_QP),
+        ({"good": False}, Count.RX_DROP_CRC),
+        ({"service": 0}, Count.RX_DROP_SERVICE),
+        ({"dlid": 9}, Count.RX_DROP_DLID),
+        ({"dest_qp": 1, "payload": b"short"}, Count.RX_DROP_MALFORMED),
+        ({"start": False, "grh": Grh(bytes(16), bytes(16))}, Count.RX_DROP_MALFORMED),
+        ({"invalidate_rkey": 1, "grh": Grh(bytes(16), bytes(16))}, Count.RX_DROP_MALFORMED),
+        ({"dest_qp": 0xFFFFFF, "op": 1}, Count.RX_DROP_MALFORMED),
+        ({"dest_qp": 1}, Count.RX_DROP_NO_MANAGEMENT_QP),
+        ({"dest_qp": 0}, Count.RX_DROP_SMP),
+        ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x04".ljust(256, b"\0")}, Count.RX_DROP_SMP),
+        ({"dest_qp": 0, "payload": b"\x01\x01".ljust(256, b"\0")}, Count.RX_DROP_SMP),
+        ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x01".ljust(256, b"\0")}, Count.RX_DROP_NO_MANAGEMENT_QP),
+        ({"dest_qp": 0, "vl": 15, "dlid": 9, "payload": b"\x01\x01".ljust(256, b"\0")}, Count.RX_DROP_DLID),
+        ({"dest_qp": 1, "vl": 15}, Count.RX_DROP_PORT_INACTIVE),
+        ({"payload": bytes(4097)}, Count.RX_DROP_MALFORMED),
+        ({"qkey": 5}, Count.RX_DROP_QKEY),
+        ({"pkey": 0x8123}, Count.RX_DROP_PKEY),
+        (
+            {"dest_qp": 0xFFFFFF, "dlid": MULTICAST_LID_FIRST, "grh": Grh(bytes(16), GID)},
+            Count.RX_DROP_MULTICAST_UNKNOWN,
+        ),
+        ({"dest_qp": 0xFFFFFF, "grh": Grh(bytes(16), GID)}, Count.RX_DROP_DLID),
+        ({"dest_qp": 0xFFFFFF, "dlid": PERMISSIVE_LID, "grh": Grh(bytes(16), GID)}, Count.RX_DROP_DLID),
+        ({"grh": Grh(bytes(16), GID)}, Count.RX_DROP_GID),
     ],
 )
-def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter: str) -> None:
+def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter: Count) -> None:
     world, _a, b = ud_pair()
     fields = {"dlid": 2, "slid": 1, "service": UD, "op": SEND, "dest_qp": b.qpn, "psn": 0, "payload": bytes(256),
               "qkey": 0x1234, **change}  # fmt: skip
@@ -443,7 +447,7 @@ def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter
     world.wire(world.a, Packet(**fields))  # type: ignore[arg-type]
     world.settle()
     # Once, and it goes no further.
-    assert dict(world.b.hca.count) == {counter: 1}
+    assert counted(world.b.hca.count) == {counter: 1}
     assert b.recv_cq.poll() == []
 
 
@@ -477,4 +481,4 @@ def test_a_port_that_is_not_active_copies_no_multicast_to_its_own_members() -> N
         a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
         world.settle()
         assert len(a.recv_cq.poll()) == active
-        assert world.a.hca.count["rx_drop_port_inactive"] == 0
+        assert world.a.hca.count[Count.RX_DROP_PORT_INACTIVE] == 0

@@ -1,5 +1,6 @@
 """Extended reliable connection: an initiator sends to a shared queue of the target's domain."""
 
+from firmware.model.counters import Count
 from firmware.model.objects import SRQ_XRC
 from tests.scenario.world import ERR, ST_XRC, CompletionQueue, End, SharedQueue, World, XrcSegment
 from tests.support.content import some_bytes
@@ -94,7 +95,7 @@ def test_packet_for_an_initiator_is_dropped() -> None:
     packet.dest_qp, packet.dlid, packet.slid = a.qpn, 1, 2
     world.wire(world.b, packet)
     world.settle()
-    assert world.a.hca.count["rx_drop_xrc_initiator"] == 1
+    assert world.a.hca.count[Count.RX_DROP_XRC_INITIATOR] == 1
 
 
 def test_wqe_without_its_segment_is_refused() -> None:

@@ -1,7 +1,8 @@
 """What several scenarios need beside the stage itself: forged packets, losses, regions of any size, stalls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from firmware.model.counters import Count
 from firmware.transport import engine
 from tests.scenario.world import Card, End, World
 from vhca.hw.effects import Transmit
@@ -18,6 +19,11 @@ def inject(world: World, to: End, **fields: object) -> None:
     packet = Packet(**{**base, **fields})  # type: ignore[arg-type]
     world.wire(world.other(to.card), packet)
     world.deliver(100)
+
+
+def counted(counters: Mapping[Count, int]) -> dict[Count, int]:
+    """The counters of a card that have counted something."""
+    return {name: value for name, value in counters.items() if value}
 
 
 def lose(numbers: set[int]) -> Callable[[Packet], list[Packet]]:

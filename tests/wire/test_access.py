@@ -8,6 +8,7 @@ import pytest
 from tests.wire.client import Client, RemoteError
 from tests.wire.conftest import Rig
 from vhca.vfio_user import proto
+from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.proto import Command
 
 ACCESS = proto.REGION_ACCESS.pack
@@ -58,7 +59,7 @@ def test_bad_places(rig: Rig, client: Client, place: tuple[int, int, int]) -> No
     refused(client, Command.REGION_WRITE, ACCESS(*place) + b"1234")
     client.send(Command.REGION_WRITE, ACCESS(*place) + b"1234", no_reply=True)
     assert client.is_quiet()
-    assert rig.server.counters["posted_write_refused"] == 1
+    assert rig.server.counters[ServerCount.POSTED_WRITE_REFUSED] == 1
     assert rig.device.writes == []
 
 
@@ -152,7 +153,7 @@ def test_a_failing_device_is_answered_and_counted(rig: Rig, client: Client) -> N
     assert client.is_quiet()
     rig.device.on_read = wrong
     refused(client, Command.REGION_READ, ACCESS(0, 0, 4), errno.EIO)
-    assert rig.server.counters["device_error"] == 4
+    assert rig.server.counters[ServerCount.DEVICE_ERROR] == 4
     rig.device.on_read = lambda *access: None
     assert client.region_read(0, 0, 1) == b"\0"
 
@@ -160,5 +161,5 @@ def test_a_failing_device_is_answered_and_counted(rig: Rig, client: Client) -> N
 def test_log_is_bounded(rig: Rig, client: Client, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(300):
         client.send(99, no_reply=True)
-    assert rig.server.counters["refused"] == 300
+    assert rig.server.counters[ServerCount.REFUSED] == 300
     assert len(caplog.records) == 101

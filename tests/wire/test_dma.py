@@ -17,6 +17,7 @@ from tests.wire.client import ANSWER_TIMEOUT_S, Client, Message, RemoteError, cl
 from tests.wire.conftest import Rig, open_fds
 from vhca.hw.memory import DmaError
 from vhca.vfio_user import proto
+from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.files import CLOSE_AT_ONCE_BYTES, MAX_FILES, FileTable
 from vhca.vfio_user.proto import Command
 
@@ -519,8 +520,8 @@ def test_no_answer_is_an_error_after_the_limit_and_a_late_one_is_dropped(rig: Ri
     guest.answer_read(0, b"late")
     guest.answer_read(0, b"good")
     assert rig.server.dma.read(0, 4) == b"good"
-    assert rig.server.counters["late_reply"] == 1
-    assert rig.server.counters["unexpected_reply"] == 0
+    assert rig.server.counters[ServerCount.LATE_REPLY] == 1
+    assert rig.server.counters[ServerCount.UNEXPECTED_REPLY] == 0
 
 
 def test_the_client_hangs_up_while_the_server_waits(rig: Rig, client: Client) -> None:
@@ -606,7 +607,7 @@ def test_nested_message_dma_is_bounded(rig: Rig, client: Client) -> None:
     for _ in range(8):
         guest.answer_read(0, b"1234")
     rig.step()
-    assert rig.server.counters["dma_refused"] == 12
+    assert rig.server.counters[ServerCount.DMA_REFUSED] == 12
     assert len(depths) == 12
     assert [client.receive().command for _ in range(8)] == [Command.DMA_READ] * 8
     assert client.region_read(0, 0, 1) == b"\0"

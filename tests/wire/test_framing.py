@@ -8,6 +8,7 @@ import pytest
 from tests.wire.client import Client, RemoteError, closing, eventfds, header, memfd
 from tests.wire.conftest import Rig, open_fds
 from vhca.vfio_user import proto
+from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.proto import Command
 
 READ_4 = proto.REGION_ACCESS.pack(0, 0, 4)
@@ -66,7 +67,7 @@ def test_an_unsolicited_reply_is_dropped_and_counted(rig: Rig, client: Client) -
     client.send_raw(proto.reply(77, Command.DMA_READ, bytes(24)))
     client.send_raw(proto.error_reply(78, Command.DMA_READ, errno.EIO))
     assert client.is_quiet()
-    assert rig.server.counters["unexpected_reply"] == 2
+    assert rig.server.counters[ServerCount.UNEXPECTED_REPLY] == 2
     assert client.region_read(0, 0, 1) == b"\0"
 
 
@@ -176,7 +177,7 @@ def test_descriptors_in_a_body_are_dropped(rig: Rig, client: Client) -> None:
         client.send_raw(message[20:], [fd])
         assert client.receive().errno == 0
     assert rig.server.dma.windows() == [(0x1000, 4096, True, False)]
-    assert rig.server.counters["fds_out_of_place"] == 1
+    assert rig.server.counters[ServerCount.FDS_OUT_OF_PLACE] == 1
     assert open_fds() == before
 
 

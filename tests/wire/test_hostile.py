@@ -15,6 +15,7 @@ from tests.wire.client import Client, closing, eventfds, header
 from tests.wire.conftest import Rig, ToyDevice
 from vhca.hw.memory import DmaError
 from vhca.vfio_user import Server, connection, outbox, patience, proto, server
+from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.loop import SelectLoop
 from vhca.vfio_user.proto import Command
 
@@ -55,7 +56,7 @@ def test_a_client_that_does_not_read_holds_nobody_up_and_is_dropped(
     while rig.server.connected:
         assert time.monotonic() - begin < 10
         rig.loop.run_once(0.1)
-    assert rig.server.counters["client_does_not_read"] == 1
+    assert rig.server.counters[ServerCount.CLIENT_DOES_NOT_READ] == 1
     assert rig.loop_is_idle()
 
 
@@ -170,7 +171,7 @@ def test_refused_commands_are_served_in_slices(rig: Rig, client: Client) -> None
     bad = proto.request(3, Command.REGION_READ, ACCESS(1 << 40, 0, 4))
     client.post_raw(bad * 1500)
     rig.loop.run_once(0)
-    assert 0 < rig.server.counters["refused"] < 1000
+    assert 0 < rig.server.counters[ServerCount.REFUSED] < 1000
     for _ in range(1500):
         rig.loop.run_once(0)
         assert client.receive().errno == errno.EINVAL
@@ -263,7 +264,7 @@ def test_unanswered_messages_of_a_step_share_one_wait(rig: Rig, client: Client) 
     assert len(errors) == 100
     assert "no reply in time" in errors[0]
     assert all("long enough" in text for text in errors[1:])
-    assert rig.server.counters["dma_timeout"] == 1
+    assert rig.server.counters[ServerCount.DMA_TIMEOUT] == 1
     assert client.receive().command == Command.DMA_READ
     # nothing was sent for those that could not be waited for
     assert client.is_quiet()
@@ -279,7 +280,7 @@ def test_a_client_that_does_it_again_is_dropped_whoever_it_is(rig: Rig, client: 
         rig.server.dma.unmap_all()
         rig.server.dma.map(0, PAGE, 0, 3, None)
         client.region_write(0, 0, bytes(8), posted=True)
-    assert rig.server.counters["slow_dma_client"] >= 1
+    assert rig.server.counters[ServerCount.SLOW_DMA_CLIENT] >= 1
     assert len(errors) == 20
     # what is left is a debt, or what comes back in a moment
     assert rig.server._patience.limit(time.monotonic()) < patience.ACCOUNT_S / 10
@@ -355,7 +356,7 @@ def test_a_flood_with_messages_in_between_gets_one_slice_a_round(rig: Rig, clien
 
     rig.device.on_write = on_write
     client.sock.setblocking(False)
-    while rig.server.counters["dma_overtaken"] < 8:
+    while rig.server.counters[ServerCount.DMA_OVERTAKEN] < 8:
         with contextlib.suppress(BlockingIOError):
             client.sock.send(posted(0) * 1000)
         rig.loop.run_once(0)
@@ -387,7 +388,7 @@ def test_who_comes_next_does_not_suffer_for_one_that_has_just_gone(rig: Rig, unr
     gone.close()
     client = rig.connect()
     assert client.negotiate()
-    assert rig.server.counters["clients_refused"] == 0
+    assert rig.server.counters[ServerCount.CLIENTS_REFUSED] == 0
     assert rig.device.resets == ["lost_connection"]
     assert client.region_read(0, 0, 4) == bytes(4)
 
@@ -395,7 +396,7 @@ def test_who_comes_next_does_not_suffer_for_one_that_has_just_gone(rig: Rig, unr
 def test_a_client_that_only_stops_sending_is_still_there(rig: Rig, client: Client) -> None:
     client.sock.shutdown(socket.SHUT_WR)
     second = rig.connect()
-    assert rig.server.counters["clients_refused"] == 1
+    assert rig.server.counters[ServerCount.CLIENTS_REFUSED] == 1
     rig.step()
     assert second.sock.recv(1) == b""
 
@@ -409,7 +410,7 @@ def test_a_byte_out_of_band_ends_the_connection(rig: Rig, client: Client) -> Non
         pytest.skip("this kernel knows no bytes out of band on unix sockets")
     rig.step()
     assert not rig.server.connected
-    assert rig.server.counters["framing_error"] == 1
+    assert rig.server.counters[ServerCount.FRAMING_ERROR] == 1
     assert rig.loop_is_idle()
 
 
@@ -417,13 +418,13 @@ def test_no_reply_means_no_reply_to_too_many_descriptors_either(rig: Rig, client
     with closing(*eventfds(17)) as fds:
         client.send_raw(proto.request(5, Command.DEVICE_SET_IRQS, bytes(20), no_reply=True), fds)
     assert client.is_quiet()
-    assert rig.server.counters["refused"] == 1
+    assert rig.server.counters[ServerCount.REFUSED] == 1
 
 
 def test_no_reply_means_no_reply_to_an_unknown_type_either(rig: Rig, client: Client) -> None:
     client.send_raw(header(5, Command.REGION_READ, 16, flags=proto.FLAGS_NO_REPLY | 3))
     assert client.is_quiet()
-    assert rig.server.counters["refused"] == 1
+    assert rig.server.counters[ServerCount.REFUSED] == 1
 
 
 def test_no_reply_means_no_reply_to_a_bad_size_either(rig: Rig, client: Client) -> None:
@@ -445,7 +446,7 @@ def test_a_server_without_descriptors_accepts_later(tmp_path: Path, monkeypatch:
         for _ in range(3):
             # it does not try again at once
             assert not loop.run_once(0)
-        assert card.counters["accept_failed"] == 1
+        assert card.counters[ServerCount.ACCEPT_FAILED] == 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     loop.run_once(1)
@@ -469,7 +470,11 @@ def test_clients_do_not_fill_the_log(
             with pytest.raises(OSError, match="Invalid argument"):
                 client.region_read(0, 1 << 40, 4)
         client.close()
-    assert rig.server.counters["refused"] == rig.server.counters["clients_refused"] == 5 * server.LOG_LINES // 2
+    assert (
+        rig.server.counters[ServerCount.REFUSED]
+        == rig.server.counters[ServerCount.CLIENTS_REFUSED]
+        == 5 * server.LOG_LINES // 2
+    )
     assert len(caplog.records) == server.LOG_LINES + 1
 
 

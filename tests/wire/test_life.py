@@ -13,6 +13,7 @@ from tests.support.content import some_bytes
 from tests.wire.client import Client, closing, eventfds, fired, memfd
 from tests.wire.conftest import Rig, ToyDevice, open_fds
 from vhca.vfio_user import Server, VfioUserError, proto
+from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.loop import SelectLoop
 from vhca.vfio_user.proto import Command
 
@@ -73,7 +74,7 @@ def test_a_device_that_fails_in_its_reset(rig: Rig, client: Client, monkeypatch:
     assert client.ask(Command.DEVICE_RESET).errno == 5
     client.close()
     rig.step()
-    assert rig.server.counters["device_error"] == 2
+    assert rig.server.counters[ServerCount.DEVICE_ERROR] == 2
     assert rig.connect().negotiate()
 
 
@@ -81,7 +82,7 @@ def test_a_second_client_is_turned_away(rig: Rig, client: Client) -> None:
     client.region_write(0, 0, b"first")
     second = rig.connect()
     assert second.hung_up()
-    assert rig.server.counters["clients_refused"] == 1
+    assert rig.server.counters[ServerCount.CLIENTS_REFUSED] == 1
     assert client.region_read(0, 0, 5) == b"first"
     assert rig.device.resets == []
 
@@ -97,10 +98,10 @@ def test_resets(rig: Rig, client: Client) -> None:
 
 def test_slow_handlers_are_counted(rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.region_read(0, 0, 4)
-    assert rig.server.counters["slow_wake"] == 0
+    assert rig.server.counters[ServerCount.SLOW_WAKE] == 0
     monkeypatch.setattr("vhca.vfio_user.connection.SLOW_WAKE_S", 0.0)
     client.region_read(0, 0, 4)
-    assert rig.server.counters["slow_wake"] == 1
+    assert rig.server.counters[ServerCount.SLOW_WAKE] == 1
 
 
 def test_replies_survive_a_full_socket(rig: Rig, client: Client) -> None:
@@ -158,7 +159,7 @@ def test_connect_by_path(tmp_path: Path, device: ToyDevice) -> None:
             assert fired(fd) == 1
         client.close()
         client.step()
-    assert server.counters["clients"] == 2
+    assert server.counters[ServerCount.CLIENTS] == 2
     server.close()
     assert not path.exists()
     loop.close()
@@ -205,7 +206,7 @@ def test_serve_forever_ends_when_told(tmp_path: Path, device: ToyDevice) -> None
     client = socket.socket(socket.AF_UNIX)
 
     def connect_then_end() -> bool:
-        return server.counters["clients"] == 1
+        return server.counters[ServerCount.CLIENTS] == 1
 
     pid = os.fork()
     if pid == 0:
@@ -226,5 +227,7 @@ def test_the_package_is_usable_alone() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     modules = ast.literal_eval(done.stdout)
     assert all(
-        name.startswith("vhca.vfio_user") for name in modules if name not in ("vhca", "vhca.hw", "vhca.hw.memory")
+        name.startswith("vhca.vfio_user")
+        for name in modules
+        if name not in ("vhca", "vhca.counting", "vhca.hw", "vhca.hw.memory")
     )

@@ -32,6 +32,7 @@ from tests.wire.qtest import (
 from vhca.hw.memory import DmaError
 from vhca.pci import Bar, Region
 from vhca.vfio_user import proto
+from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.proto import Command
 from vhca.vfio_user.session import Outgoing, Session
 
@@ -136,8 +137,8 @@ def test_cold_start_config_and_quit(qemu: QemuProgram, card: Card, tmp_path: Pat
         pc.config_write(0x10, 4, 0xFFFFFFFF)
         pc.config_write(0x14, 4, 0xFFFFFFFF)
         assert (pc.config_read(0x10, 4), pc.config_read(0x14, 4)) == (0xFE00000C, 0xFFFFFFFF)
-        assert card.server.counters["refused"] == 0
-    assert card.server.counters["device_error"] == 0
+        assert card.server.counters[ServerCount.REFUSED] == 0
+    assert card.server.counters[ServerCount.DEVICE_ERROR] == 0
     assert card.resets == ["device", "lost_connection"]
 
 
@@ -213,8 +214,8 @@ def test_guest_memory(qemu: QemuProgram, card: Card, tmp_path: Path) -> None:
         with pytest.raises(DmaError, match="read-only"):
             card.server.dma.write(0xFFFC0000, b"BIOS")
     # QEMU seals its memfd: RAM is loaded from and stored to
-    assert card.server.counters["dma_map_mapped"] > 0
-    assert card.server.counters["dma_map_copied"] == 0
+    assert card.server.counters[ServerCount.DMA_MAP_MAPPED] > 0
+    assert card.server.counters[ServerCount.DMA_MAP_COPIED] == 0
 
 
 def test_guest_memory_in_a_file_that_may_shrink(qemu: QemuProgram, card: Card, tmp_path: Path) -> None:
@@ -227,8 +228,8 @@ def test_guest_memory_in_a_file_that_may_shrink(qemu: QemuProgram, card: Card, t
         assert card.server.dma.read(RAM, 14) == b"from the guest"
         card.server.dma.write(GIB - 8, b"last one")
         assert pc.q.read_bytes(GIB - 8, 8) == b"last one"
-    assert card.server.counters["dma_map_copied"] > 0
-    assert card.server.counters["dma_map_mapped"] == 0
+    assert card.server.counters[ServerCount.DMA_MAP_COPIED] > 0
+    assert card.server.counters[ServerCount.DMA_MAP_MAPPED] == 0
 
 
 # --- interrupts ----------------------------------------------------------------------------------------------
@@ -438,7 +439,7 @@ def test_a_failing_handler(qemu: QemuProgram, card: Card, tmp_path: Path) -> Non
         assert pc.read(0x10000, 4) == ONES[4]
         card.bar.on_read = lambda offset, count: None
         assert pc.read(0x10000, 4) == 0
-        assert card.server.counters["device_error"] == 1
+        assert card.server.counters[ServerCount.DEVICE_ERROR] == 1
 
 
 def test_errors_of_reset_and_dma_map_do_not_stop_the_machine(qemu: QemuProgram, card: Card, tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from typing import Final, Protocol
 
 from vhca.chip.bar0 import Bar0
 from vhca.chip.command_queue import CommandQueue, Fetch
+from vhca.chip.counters import BoardCount
 from vhca.chip.device_memory import DeviceMemory
 from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
+from vhca.counting import shown
 from vhca.hw.effects import (
     CommandDone,
     DeviceWrite,
@@ -112,7 +114,7 @@ class Board:
     ) -> None:
         self.name = name
         self.info = info
-        self.count: Counter[str] = Counter()
+        self.count: Counter[BoardCount] = Counter()
         self.dead = False
         # Not in the tree of loggers: it is this card's file, and thousands of lines are nobody else's business.
         self.log = logging.Logger(f"vhca.hca.{name}", logging.WARNING)
@@ -199,7 +201,7 @@ class Board:
         self._fetching = None
         self._device_memory.reset()
         self._commands.reset()
-        self.count["resets"] += 1
+        self.count[BoardCount.RESETS] += 1
         if self.dead:
             # What failed is not trusted again: boot from the image, as power would.
             self.dead = False
@@ -220,13 +222,13 @@ class Board:
 
     def counters(self) -> dict[str, int]:
         """Counters of board and firmware by name."""
-        merged = Counter(self.count)
-        merged.update(self.firmware.counters())
-        merged["commands_malformed"] += self._commands.malformed
-        merged["bar_writes_ignored"] += (
-            self.bar0.ignored_writes + self.segment.ignored_writes + self._device_memory.ignored
-        )
-        return dict(merged)
+        ignored = self.bar0.ignored_writes + self.segment.ignored_writes + self._device_memory.ignored
+        return {
+            **shown(self.count),
+            **self.firmware.counters(),
+            BoardCount.COMMANDS_MALFORMED.value: self._commands.malformed,
+            BoardCount.BAR_WRITES_IGNORED.value: ignored,
+        }
 
     def objects(self) -> dict[str, int]:
         """Live objects by kind: the ledger."""
@@ -248,7 +250,7 @@ class Board:
 
     def _handle(self, event: Event) -> None:
         if self.dead:
-            self.count["events_after_death"] += 1
+            self.count[BoardCount.EVENTS_AFTER_DEATH] += 1
         else:
             self._step(lambda effects: self.firmware.handle(event, self._clock.now_ns(), effects))
 
@@ -339,13 +341,13 @@ class Board:
                 elif type(effect) is HealthSet:
                     self.segment.set_health(**{effect.field: effect.value})
             except DmaError as error:
-                self.count["dma_write_errors"] += 1
+                self.count[BoardCount.DMA_WRITE_ERRORS] += 1
                 self._trace("dma_error", {"why": str(error)})
 
     def _transmit(self, effect: Transmit) -> None:
         cable = self._cables.get(effect.port)
         if cable is None:
-            self.count["transmit_no_cable"] += 1
+            self.count[BoardCount.TRANSMIT_NO_CABLE] += 1
         else:
             cable.send(effect.packet)
 
@@ -400,7 +402,7 @@ class Board:
     def _die(self) -> None:
         """The firmware failed: stop this card, keep the others, leave evidence."""
         self.dead = True
-        self.count["firmware_failures"] += 1
+        self.count[BoardCount.FIRMWARE_FAILURES] += 1
         log.exception("the firmware of %s failed; the card is stopped. Last trace lines:", self.name)
         for line in list(self.ring)[-40:]:
             log.error("  %s", line)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from vhca.chip.board import Board, Cable
+from vhca.chip.counters import BoardCount
 from vhca.hw.hardware import BoardInfo, FirmwareImage
 from vhca.hw.memory import DmaError
 from vhca.pci import (
@@ -273,7 +274,7 @@ class Card:
         for name, value in self.server.counters.items():
             merged[f"vfio_{name}"] = value
         if self.function.unsupported:
-            merged["pci_unsupported_requests"] = self.function.unsupported
+            merged[BoardCount.PCI_UNSUPPORTED_REQUESTS.value] = self.function.unsupported
         return merged
 
     def _config_written(self) -> None:

@@ -7,6 +7,7 @@ disabled ports of switches, P_Keys, GUIDs. Anything else that differs asks for a
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from vhca.fabric.counters import ManagerCount
 from vhca.fabric.topology import Node, NodePort
 from vhca.fabric.transactions import Request, Work
 from vhca.wire import smp as smpwire
@@ -27,9 +28,9 @@ def light_sweep(manager: "SubnetManager") -> Work:
     yield from audit.switches()
     yield from audit.ports()
     yield from audit.identities()
-    before = manager.counters["changed_tables"]
+    before = manager.counters[ManagerCount.CHANGED_TABLES]
     yield from manager.tables.read_back()
-    if audit.dirty or manager.counters["changed_tables"] != before:
+    if audit.dirty or manager.counters[ManagerCount.CHANGED_TABLES] != before:
         manager.sweep()
 
 
@@ -69,7 +70,7 @@ class _Audit:
                 self.dirty |= self._manager.differs(node, port, info)
                 port.info.capability_mask = info.capability_mask
         if wake:
-            self._manager.counters["enabled_ports"] += len(wake)
+            self._manager.counters[ManagerCount.ENABLED_PORTS] += len(wake)
             self.dirty = True
             yield wake
 
@@ -82,13 +83,21 @@ class _Audit:
         """P_Keys and GUIDs of adapters: each has what the manager intends and no more."""
         ends = [(node, port) for node, port in self._topology.end_ports() if not node.is_switch]
         yield from self._compare(
-            ends, smpwire.P_KEY_TABLE, lambda port: smpwire.pack_words(port.pkeys).ljust(64, b"\0"), "changed_pkeys"
+            ends,
+            smpwire.P_KEY_TABLE,
+            lambda port: smpwire.pack_words(port.pkeys).ljust(64, b"\0"),
+            ManagerCount.CHANGED_PKEYS,
         )
         yield from self._compare(
-            ends, smpwire.GUID_INFO, lambda port: port.guid.to_bytes(8, "big").ljust(64, b"\0"), "changed_guids"
+            ends,
+            smpwire.GUID_INFO,
+            lambda port: port.guid.to_bytes(8, "big").ljust(64, b"\0"),
+            ManagerCount.CHANGED_GUIDS,
         )
 
-    def _compare(self, ends: list[Place], attr_id: int, wanted: Callable[[NodePort], bytes], counter: str) -> Work:
+    def _compare(
+        self, ends: list[Place], attr_id: int, wanted: Callable[[NodePort], bytes], counter: ManagerCount
+    ) -> Work:
         ask = self._manager.ask
         for some in _slices(ends):
             answers: list[Smp | None] = yield [ask(METHOD_GET, attr_id, 0, node, port.number) for node, port in some]

@@ -13,7 +13,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
+from vhca.counting import shown
 from vhca.fabric.capture import Capture
+from vhca.fabric.counters import ManagerCount, PortCount
 from vhca.fabric.faults import DIRECTIONS, Direction, Fault, FaultInjector
 from vhca.fabric.link import CallSoon, Link, LinkEnd, Tap
 from vhca.fabric.port import MANAGEMENT_VL, SwitchPort
@@ -159,15 +161,16 @@ class FabricPort:
         """What the card sent (xmit) and was sent (rcv), counted at the switch: words of 4 bytes, packets."""
         counters = self.switch_port.counters
         dropped = self.switch_port.dropped
-        values = {
-            "xmit_data": counters.rcv_data,
-            "rcv_data": counters.xmit_data,
-            "xmit_pkts": counters.rcv_pkts,
-            "rcv_pkts": counters.xmit_pkts,
-            "multicast_xmit_pkts": counters.multicast_rcv_pkts,
-            "multicast_rcv_pkts": counters.multicast_xmit_pkts,
-            "link_downed": counters.link_downed,
+        seen = {
+            PortCount.XMIT_DATA: counters.rcv_data,
+            PortCount.RCV_DATA: counters.xmit_data,
+            PortCount.XMIT_PKTS: counters.rcv_pkts,
+            PortCount.RCV_PKTS: counters.xmit_pkts,
+            PortCount.MULTICAST_XMIT_PKTS: counters.multicast_rcv_pkts,
+            PortCount.MULTICAST_RCV_PKTS: counters.multicast_xmit_pkts,
+            PortCount.LINK_DOWNED: counters.link_downed,
         }
+        values = shown(seen)
         values |= {f"dropped.{reason}": count for reason, count in sorted(dropped.items())}
         return values | {f"dropped.cable_{reason}": count for reason, count in sorted(self.link.dropped.items())}
 
@@ -305,8 +308,9 @@ class Fabric:
         values = {f"{name}.{key}": n for name, port in self.ports.items() for key, n in port.counters().items()}
         values |= {f"switch.dropped.{reason}": n for reason, n in sorted(self.switch.dropped().items())}
         values |= {f"sm.{key}": n for key, n in sorted(self.manager.counters.items())}
-        values["sm.timeouts"] = self.manager.transactions.timeouts
-        return values | {f"sa.{key}": n for key, n in sorted(self.administration.counters.items())}
+        values[f"sm.{ManagerCount.TIMEOUTS}"] = self.manager.transactions.timeouts
+        directory = shown(self.administration.counters, self.administration.counters_of)
+        return values | {f"sa.{key}": n for key, n in sorted(directory.items())}
 
     # Capture
 

@@ -7,6 +7,7 @@ without end waits for itself.
 
 from typing import TYPE_CHECKING, Final
 
+from vhca.fabric.counters import Drop
 from vhca.fabric.fair_queue import FairQueue, Job
 from vhca.fabric.port import SwitchPort
 from vhca.management.packets import gmp_reply
@@ -40,14 +41,14 @@ class GeneralServices:
         if mad[1] == madwire.CLASS_SUBN_ADM and self._switch.management is not None:
             return False
         if not self._queue.put(port.number, self._answer(port, packet)):
-            port.drop(packet, "gmp_busy")
+            port.drop(packet, Drop.GMP_BUSY)
         return True
 
     def _answer(self, port: SwitchPort, packet: Packet) -> Job:
         mad = packet.payload
         reply = self.performance.handle(mad) if mad[1] == madwire.CLASS_PERF else refusal(mad)
         if reply is None:
-            port.drop(packet, "gmp_no_reply")
+            port.drop(packet, Drop.GMP_NO_REPLY)
         else:
             self._switch.send_from_management(gmp_reply(packet, reply, self._switch.lid))
         yield from ()

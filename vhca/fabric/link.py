@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from vhca.fabric.counters import CableDrop
 from vhca.fabric.faults import FaultInjector
 from vhca.wire.packet import Packet
 
@@ -120,7 +121,7 @@ class LinkEnd:
         """Put a packet or burst on the cable; counted and gone if the link is down."""
         link = self.link
         if not link.up:
-            link.dropped["link_down"] += packet.count
+            link.dropped[CableDrop.LINK_DOWN] += packet.count
             return
         for tap in self.sent_taps:
             tap(packet)
@@ -139,11 +140,11 @@ class LinkEnd:
             else:
                 self._put(part)
         if arrived < packet.count:
-            self.link.dropped["fault"] += packet.count - arrived
+            self.link.dropped[CableDrop.FAULT] += packet.count - arrived
 
     def _delay(self, delay_ns: int, packet: Packet) -> None:
         if packet.vl == MANAGEMENT_VL and self.full:
-            self.link.dropped["vl15"] += packet.count
+            self.link.dropped[CableDrop.VL15] += packet.count
             return
         self._delayed += 1
         self._delayed_bytes += len(packet.payload)
@@ -158,7 +159,7 @@ class LinkEnd:
     def _put(self, packet: Packet) -> None:
         link = self.link
         if packet.vl == MANAGEMENT_VL and self.full:
-            link.dropped["vl15"] += packet.count
+            link.dropped[CableDrop.VL15] += packet.count
             return
         other = self.other
         other._queue.append(packet)
@@ -189,7 +190,7 @@ class LinkEnd:
 
     def clear(self) -> None:
         """Lose what is on the way to this end."""
-        self.link.dropped["link_down"] += sum(packet.count for packet in self._queue)
+        self.link.dropped[CableDrop.LINK_DOWN] += sum(packet.count for packet in self._queue)
         self._queue.clear()
         self._bytes = 0
         if self.faults is not None:
@@ -206,7 +207,7 @@ class Link:
         self.b = LinkEnd(self, name_b)
         self.a.other = self.b
         self.b.other = self.a
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[CableDrop] = Counter()
         self.plugged = True
         self.up = False
 

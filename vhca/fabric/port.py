@@ -6,6 +6,7 @@ Port 0 is the management port inside the switch: always active, without a cable.
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from vhca.fabric.counters import Drop
 from vhca.fabric.link import LinkEnd
 from vhca.management.performance import PortCounters
 from vhca.management.subnet import LINK_CHANGE_NS
@@ -34,7 +35,7 @@ class SwitchPort:
         self.number = number
         self.end: LinkEnd | None = None
         self.counters = PortCounters()
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[Drop] = Counter()
         self.disabled = False
         self._falling = False
         # MlnxExtPortInfo.LinkSpeedEnabled
@@ -151,7 +152,7 @@ class SwitchPort:
         self.info.neighbor_mtu = code
         self.mtu_bytes = smp.mtu_bytes(code)
 
-    def drop(self, packet: Packet, reason: str) -> None:
+    def drop(self, packet: Packet, reason: Drop) -> None:
         """Count a packet that goes no further."""
         self.dropped[reason] += packet.count
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 from typing import Final
 
+from vhca.counting import Tally
 from vhca.fabric import sa_records
+from vhca.fabric.counters import DirectoryCount, DirectoryCountOf
 from vhca.fabric.fair_queue import FairQueue, Job
 from vhca.fabric.link import CallSoon
 from vhca.fabric.multicast import Group, MulticastGroups
@@ -26,7 +28,6 @@ from vhca.fabric.subnet_manager import SubnetManager
 from vhca.fabric.topology import PortKey
 from vhca.layout import Layout
 from vhca.management.packets import gmp_reply
-from vhca.management.refusal import count_by_number
 from vhca.wire import mad as madwire
 from vhca.wire import sa
 from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, InformInfo, SaMad
@@ -74,7 +75,8 @@ class SubnetAdministration:
         self.multicast = MulticastGroups(ports)
         self.services = Services(ports)
         self.subscribers = Subscribers(ports)
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[DirectoryCount] = Counter()
+        self.counters_of: Tally[DirectoryCountOf] = Tally()
         self._send = send
         self._now_ns = now_ns
         self._queue = FairQueue(call_soon, REQUESTS_PER_LID)
@@ -91,16 +93,16 @@ class SubnetAdministration:
         well_formed = packet.dest_qp == 1 and packet.service == UD and len(mad) == madwire.MAD_BYTES
         well_formed = well_formed and mad[0] == madwire.BASE_VERSION and mad[1] == madwire.CLASS_SUBN_ADM
         if not well_formed or packet.qkey != madwire.QP1_QKEY:
-            self.counters["bad_packet"] += 1
+            self.counters[DirectoryCount.BAD_PACKET] += 1
             return
         request = SaMad.from_bytes(mad)
         if request.rmpp_flags & madwire.RMPP_ACTIVE and request.rmpp_type != madwire.RMPP_DATA:
             self._rmpp.control((packet.slid, packet.src_qp, request.tid), request)
         elif request.method & madwire.METHOD_RESPONSE:
-            self.counters["responses"] += 1
+            self.counters[DirectoryCount.RESPONSES] += 1
         elif request.rmpp_flags & madwire.RMPP_ACTIVE and not request.rmpp_flags & madwire.RMPP_LAST:
             # Requests of several segments exist for MultiPathRecord only.
-            self.counters["long_requests"] += 1
+            self.counters[DirectoryCount.LONG_REQUESTS] += 1
         else:
             self._accept(packet, request)
 
@@ -153,19 +155,19 @@ class SubnetAdministration:
         """Put a request into its sender's queue."""
         if request.sm_key:
             # Nobody knows a key (C15-0.1.5: such a request gets no answer).
-            self.counters["bad_sm_key"] += 1
+            self.counters[DirectoryCount.BAD_SM_KEY] += 1
         elif self._queue.put(packet.slid, self._dispatch(packet, request)):
-            self.counters["requests"] += 1
+            self.counters[DirectoryCount.REQUESTS] += 1
         else:
             # Hosts repeat questions that get no answer.
-            self.counters["too_many_requests"] += 1
+            self.counters[DirectoryCount.TOO_MANY_REQUESTS] += 1
 
     def _is_sender(self, packet: Packet, port_gid: bytes) -> bool:
         """Tell whether a request comes from the port with this GID."""
         found = self.manager.topology.by_gid(port_gid)
         if found is not None and found[1].lid == packet.slid:
             return True
-        self.counters["not_ones_own"] += 1
+        self.counters[DirectoryCount.NOT_ONES_OWN] += 1
         return False
 
     def _dispatch(self, packet: Packet, request: SaMad) -> Job:
@@ -186,7 +188,7 @@ class SubnetAdministration:
             self._unsupported(packet, request)
 
     def _unsupported(self, packet: Packet, request: SaMad) -> None:
-        count_by_number(self.counters, "unsupported_attribute", request.attr_id)
+        self.counters_of.add(DirectoryCountOf.UNSUPPORTED_ATTRIBUTE, request.attr_id)
         self._answer(packet, request, madwire.STATUS_UNSUPPORTED_ATTRIBUTE)
 
     def _query(self, packet: Packet, request: SaMad) -> Job:
@@ -342,7 +344,7 @@ class SubnetAdministration:
         if not self.subscribers:
             return
         if not self._queue.put(_REPORTS, self._send_reports(trap_number, about), limit=REPORTS_WAITING):
-            self.counters["reports_lost"] += 1
+            self.counters[DirectoryCount.REPORTS_LOST] += 1
 
     def _send_reports(self, trap_number: int, about: bytes) -> Job:
         manager = self.manager
@@ -367,7 +369,7 @@ class SubnetAdministration:
                 attr_id=madwire.ATTR_NOTICE,
                 data=data,
             )
-            self.counters["reports"] += 1
+            self.counters[DirectoryCount.REPORTS] += 1
             self._send(
                 Packet(
                     dlid=subscriber.lid,

@@ -14,6 +14,7 @@ from random import Random, SystemRandom
 from typing import Final
 
 from vhca.fabric.audit import light_sweep
+from vhca.fabric.counters import ManagerCount
 from vhca.fabric.link import CallSoon
 from vhca.fabric.mkeys import ManagementKeys
 from vhca.fabric.switch_tables import SwitchTables
@@ -69,7 +70,7 @@ class SubnetManager:
         random = random or SystemRandom()
         self.keys = ManagementKeys(random, mkey)
         self.transactions = Transactions(send, now_ns, call_soon, random)
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[ManagerCount] = Counter()
         self.tables = SwitchTables(self.ask, self.transactions.start, lambda: self.topology, self.counters)
         self.changed: Callable[[], None] = lambda: None
         self.lid = 0
@@ -113,18 +114,18 @@ class SubnetManager:
         `port` is the port of the switch that it came in by.
         """
         if len(packet.payload) != madwire.MAD_BYTES:
-            self.counters["bad_smp"] += 1
+            self.counters[ManagerCount.BAD_SMP] += 1
             return
         smp = Smp.from_bytes(packet.payload)
         if smp.method == madwire.METHOD_GET_RESP:
             if not self.transactions.answer(smp, port):
-                self.counters["late_answers"] += 1
+                self.counters[ManagerCount.LATE_ANSWERS] += 1
         elif smp.method == madwire.METHOD_TRAP:
             self._trap(packet, smp)
         elif smp.attr_id == smpwire.SM_INFO and smp.method in (METHOD_GET, METHOD_SET):
             self._answer_sm_info(packet, smp)
         else:
-            self.counters["unexpected_smp"] += 1
+            self.counters[ManagerCount.UNEXPECTED_SMP] += 1
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
@@ -139,7 +140,7 @@ class SubnetManager:
         # Not put off by heavy sweeps: they do not look at everything, and a guest can ask for them.
         if self._light_due_ns is not None and self._light_due_ns <= now_ns:
             self._light_due_ns = now_ns + self.light_sweep_ns
-            self.counters["light_sweeps"] += 1
+            self.counters[ManagerCount.LIGHT_SWEEPS] += 1
             self.transactions.start(light_sweep(self))
 
     def set_group(
@@ -167,7 +168,7 @@ class SubnetManager:
         self._swept = True
         if self._light_due_ns is None:
             self._light_due_ns = self._now_ns() + self.light_sweep_ns
-        self.counters["heavy_sweeps"] += 1
+        self.counters[ManagerCount.HEAVY_SWEEPS] += 1
         self.changed()
         if self._sweep_wanted:
             self.sweep()
@@ -422,7 +423,7 @@ class SubnetManager:
     def _count_refused(self, requests: list[Request], answers: Answers) -> None:
         for request, answer in zip(requests, answers, strict=True):
             if answer is not None and not _ok(answer):
-                self.counters["refused_sets"] += 1
+                self.counters[ManagerCount.REFUSED_SETS] += 1
                 log.warning(
                     "agent at %s refused attribute %#06x/%#x: status %#06x",
                     request.path,
@@ -435,7 +436,7 @@ class SubnetManager:
 
     def _trap(self, packet: Packet, smp: Smp) -> None:
         """A notice: thank for it (TrapRepress), then look at what changed (14.3.8)."""
-        self.counters["traps"] += 1
+        self.counters[ManagerCount.TRAPS] += 1
         number = madwire.Notice.from_bytes(smp.data.ljust(80, b"\0")).trap_number
         repress = Smp.from_bytes(smp.to_bytes())
         repress.method = madwire.METHOD_TRAP_REPRESS
@@ -473,7 +474,7 @@ class SubnetManager:
             status |= madwire.STATUS_INVALID_FIELD
         info = SmInfo(
             guid=self.guid,
-            act_count=self.counters["heavy_sweeps"],
+            act_count=self.counters[ManagerCount.HEAVY_SWEEPS],
             priority=PRIORITY,
             sm_state=smpwire.SM_STATE_MASTER,
         )

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from vhca.fabric.counters import Drop
 from vhca.fabric.general_services import GeneralServices
 from vhca.fabric.link import CallSoon
 from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, is_multicast
@@ -61,9 +62,9 @@ class Switch:
                 return port
         raise LookupError(f"{self.name}: all {len(self.ports) - 1} ports are taken")
 
-    def dropped(self) -> Counter[str]:
+    def dropped(self) -> Counter[Drop]:
         """Packets that went no further, by reason."""
-        total: Counter[str] = Counter()
+        total: Counter[Drop] = Counter()
         for port in self.ports:
             total.update(port.dropped)
         return total
@@ -95,13 +96,13 @@ class Switch:
         port.counters.received(packet, words)
         if not packet.good:
             port.counters.rcv_errors += packet.count
-            port.drop(packet, "bad_crc")
+            port.drop(packet, Drop.BAD_CRC)
         elif packet.vl == MANAGEMENT_VL:
             self._receive_smp(port, packet, words)
         elif port.state < smpwire.PORT_ARMED:
-            port.drop(packet, "port_not_active")
+            port.drop(packet, Drop.PORT_NOT_ACTIVE)
         elif packet.slid & port.source_mask != port.source_lid:
-            self._relay_error(port, packet, "bad_slid")
+            self._relay_error(port, packet, Drop.BAD_SLID)
         elif is_multicast(packet.dlid):
             self._forward_multicast(port, packet, words)
         else:
@@ -114,7 +115,7 @@ class Switch:
         if out is None:
             return
         if out is port:
-            self._relay_error(port, packet, "loop")
+            self._relay_error(port, packet, Drop.LOOP)
         elif out.number == 0:
             if not self.services.take(port, packet):
                 self._deliver_to_management(port, packet)
@@ -125,18 +126,18 @@ class Switch:
         """The port of departure by the linear forwarding table; None (and counted) if there is none."""
         dlid = packet.dlid
         if not 0 < dlid < MULTICAST_LID_FIRST:
-            self._relay_error(port, packet, "bad_lid")
+            self._relay_error(port, packet, Drop.BAD_LID)
             return None
         number = self.lft[dlid] if dlid <= self.agent.info.linear_fdb_top else smpwire.NO_PORT
         if number >= len(self.ports):
-            self._relay_error(port, packet, "no_route")
+            self._relay_error(port, packet, Drop.NO_ROUTE)
             return None
         return self.ports[number]
 
     def _forward_multicast(self, port: SwitchPort, packet: Packet, words: int) -> None:
         mask = self.mft.get(packet.dlid, 0)
         if not mask:
-            self._relay_error(port, packet, "no_group")
+            self._relay_error(port, packet, Drop.NO_GROUP)
             return
         for out in self.ports:
             if not mask >> out.number & 1 or out is port:
@@ -151,27 +152,27 @@ class Switch:
     def _transmit_data(self, port: SwitchPort, out: SwitchPort, packet: Packet, words: int) -> None:
         if out.state != smpwire.PORT_ACTIVE:
             out.counters.xmit_discards += packet.count
-            out.drop(packet, "port_not_active")
+            out.drop(packet, Drop.PORT_NOT_ACTIVE)
             return
         if min(packet.mtu, len(packet.payload)) > out.mtu_bytes:
             out.counters.xmit_discards += packet.count
-            out.drop(packet, "mtu")
+            out.drop(packet, Drop.MTU)
             return
         packet.vl = out.sl_to_vl.get(port.number, DEFAULT_SL_TO_VL)[packet.sl]
         if packet.vl == MANAGEMENT_VL:
             out.counters.xmit_discards += packet.count
-            out.drop(packet, "sl_to_vl")
+            out.drop(packet, Drop.SL_TO_VL)
             return
         out.transmit(packet, words)
 
-    def _relay_error(self, port: SwitchPort, packet: Packet, reason: str) -> None:
+    def _relay_error(self, port: SwitchPort, packet: Packet, reason: Drop) -> None:
         port.counters.rcv_switch_relay_errors += packet.count
         port.drop(packet, reason)
 
     def _deliver_to_management(self, port: SwitchPort, packet: Packet) -> None:
         management = self.management
         if management is None:
-            port.drop(packet, "no_manager")
+            port.drop(packet, Drop.NO_MANAGER)
         else:
             self.ports[0].counters.sent(packet, data_words(packet))
             number = port.number
@@ -184,10 +185,10 @@ class Switch:
         is_send = packet.service == UD and packet.op == SEND and packet.count == 1
         if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in SMP_CLASSES:
             port.counters.vl15_dropped += packet.count
-            port.drop(packet, "bad_smp")
+            port.drop(packet, Drop.BAD_SMP)
         elif not port.is_source(packet.slid) and packet.slid != PERMISSIVE_LID:
             port.counters.vl15_dropped += packet.count
-            port.drop(packet, "bad_slid")
+            port.drop(packet, Drop.BAD_SLID)
         elif packet.dlid not in (self.lid or PERMISSIVE_LID, PERMISSIVE_LID):
             self._route_smp(port, packet, words)
         elif payload[1] == madwire.CLASS_SUBN_DR:
@@ -224,7 +225,7 @@ class Switch:
 
     def _bad_path(self, port: SwitchPort, packet: Packet) -> None:
         port.counters.vl15_dropped += packet.count
-        port.drop(packet, "bad_path")
+        port.drop(packet, Drop.BAD_PATH)
 
     def _transmit_smp(self, port: SwitchPort, number: int, packet: Packet, words: int) -> None:
         if number == 0 or number >= len(self.ports):
@@ -233,7 +234,7 @@ class Switch:
         out = self.ports[number]
         if out.state == smpwire.PORT_DOWN:
             out.counters.vl15_dropped += packet.count
-            out.drop(packet, "link_down")
+            out.drop(packet, Drop.LINK_DOWN)
             return
         out.transmit(packet, words)
 

@@ -6,6 +6,7 @@ and that a Set is done as a whole or not at all.
 
 from typing import TYPE_CHECKING, Final
 
+from vhca.fabric.counters import Drop
 from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort
 from vhca.management.agent import SubnetAgent, link_order, pack_sl_to_vl, settings_valid, unpack_sl_to_vl
 from vhca.management.mkey import MKeyGuard
@@ -92,7 +93,7 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
         answered = is_answered(request.method)
         checked = answered or request.method == madwire.METHOD_TRAP_REPRESS
         if checked and not self.guard.allows(request, self.switch.now_ns()):
-            port.dropped["bad_mkey"] += 1
+            port.dropped[Drop.BAD_MKEY] += 1
             return None
         if not answered:
             return None

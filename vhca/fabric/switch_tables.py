@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from vhca.fabric.counters import ManagerCount
 from vhca.fabric.topology import Node, PortKey, Topology
 from vhca.fabric.transactions import Request, Work
 from vhca.wire import smp as smpwire
@@ -37,7 +38,7 @@ class SwitchTables:
         ask: Ask,
         start: Callable[[Work], None],
         topology: Callable[[], Topology],
-        counters: Counter[str],
+        counters: Counter[ManagerCount],
     ) -> None:
         self._ask = ask
         self._start = start
@@ -151,7 +152,7 @@ class SwitchTables:
             # Nobody knows what the switch holds now: write this again next time.
             self._forget(switch, block)
             if answer is not None:
-                self._counters["refused_sets"] += 1
+                self._counters[ManagerCount.REFUSED_SETS] += 1
 
     def _forget(self, switch: Node, block: Block) -> None:
         self._written[switch.guid][block] = b""
@@ -172,7 +173,7 @@ class SwitchTables:
                 answers = yield [self._ask(METHOD_GET, *block, switch, 0, b"") for block in some]
                 for block, answer in zip(some, answers, strict=True):
                     if answer is not None and _ok(answer) and answer.data != known[block] != b"":
-                        self._counters["changed_tables"] += 1
+                        self._counters[ManagerCount.CHANGED_TABLES] += 1
                         self._forget(switch, block)
 
 

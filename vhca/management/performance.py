@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from vhca.counting import Tally
 from vhca.layout import Layout
-from vhca.management.refusal import count_by_number, response_method
+from vhca.management.counters import PerfCount, PerfCountOf
+from vhca.management.refusal import response_method
 from vhca.wire import mad as madwire
 from vhca.wire import perf
 from vhca.wire.ib import wire_size_bytes
@@ -96,17 +98,18 @@ class PerformanceAgent:
     def __init__(self, counters: Mapping[int, PortCounters], *, all_ports: bool = False) -> None:
         self._views = {port: _View(values) for port, values in counters.items()}
         self._all_ports = all_ports
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[PerfCount] = Counter()
+        self.counters_of: Tally[PerfCountOf] = Tally()
 
     def handle(self, mad: bytes) -> bytes | None:
         """Serve one performance management datagram; None if it deserves no answer."""
         if len(mad) != MAD_BYTES or mad[1] != madwire.CLASS_PERF:
-            self.counters["perf_discarded"] += 1
+            self.counters[PerfCount.PERF_DISCARDED] += 1
             return None
         request = PerfMad.from_bytes(mad)
         method = request.method
         if method & madwire.METHOD_RESPONSE or method in (madwire.METHOD_TRAP, madwire.METHOD_TRAP_REPRESS):
-            self.counters["perf_no_reply"] += 1
+            self.counters[PerfCount.PERF_NO_REPLY] += 1
             return None
         request.status = self._execute(request)
         request.method = response_method(method)
@@ -123,7 +126,7 @@ class PerformanceAgent:
             return self._port_counters(request)
         if request.attr_id == perf.PORT_COUNTERS_EXTENDED:
             return self._port_counters_extended(request)
-        count_by_number(self.counters, "perf_unsupported_attribute", request.attr_id)
+        self.counters_of.add(PerfCountOf.UNSUPPORTED_ATTRIBUTE, request.attr_id)
         return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
 
     def _class_port_info(self, request: PerfMad) -> int:

@@ -1,6 +1,5 @@
 """The answer of a node that lacks what a management datagram asks for: a status, never silence (13.4.7 of volume 1)."""
 
-from collections import Counter
 from typing import Final
 
 from vhca.wire import mad as madwire
@@ -8,16 +7,6 @@ from vhca.wire.mad import MadHeader
 
 # What has no response, whatever the class (13.4.5).
 _UNANSWERED: Final = (madwire.METHOD_SEND, madwire.METHOD_TRAP, madwire.METHOD_TRAP_REPRESS)
-# Numbers that a counter of what is not supported has names for: whoever asks chooses among 65,536.
-NAMED: Final = 32
-
-
-def count_by_number(counters: Counter[str], stem: str, number: int) -> None:
-    """Count under `stem` and the number, for :data:`NAMED` different ones; under `stem` alone for others."""
-    name = f"{stem}_{number:#06x}"
-    if name not in counters and sum(known.startswith(f"{stem}_") for known in counters) >= NAMED:
-        name = stem
-    counters[name] += 1
 
 
 def response_method(method: int) -> int:

@@ -27,6 +27,7 @@ from typing import Final, NoReturn
 
 from vhca.hw.memory import DmaError
 from vhca.vfio_user import proto
+from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.eventfd import is_eventfd
 from vhca.vfio_user.loop import Loop
 from vhca.vfio_user.outbox import Outbox
@@ -67,7 +68,7 @@ class Connection:
         self,
         sock: socket.socket,
         session: Session,
-        counters: Counter[str],
+        counters: Counter[ServerCount],
         patience: Patience,
         loop: Loop,
         on_lost: Callable[[], None],
@@ -141,7 +142,7 @@ class Connection:
             self._lose()
             raise
         if time.monotonic() - begin > SLOW_WAKE_S:
-            self._counters["slow_wake"] += 1
+            self._counters[ServerCount.SLOW_WAKE] += 1
         if self.lost:
             self._end()
         elif self._outbox.full:
@@ -186,7 +187,7 @@ class Connection:
 
     def _give_up(self, stalled: bool) -> None:
         if stalled:
-            self._counters["client_does_not_read"] += 1
+            self._counters[ServerCount.CLIENT_DOES_NOT_READ] += 1
         self._lose()
 
     def _lose(self) -> None:
@@ -208,7 +209,7 @@ class Connection:
         poll = select.poll()
         poll.register(self.sock, select.POLLPRI)
         if not self.lost and any(events & select.POLLPRI for _, events in poll.poll(0)):
-            self._counters["framing_error"] += 1
+            self._counters[ServerCount.FRAMING_ERROR] += 1
             self._lose()
 
     def _fill(self) -> bool:
@@ -270,7 +271,7 @@ class Connection:
         size = proto.HEADER.unpack_from(self._buffer)[2]
         count, _, flags, _ = self.sock.recvmsg_into([self._view[self._have : size]])
         if flags & _MSG_CTRUNC:
-            self._counters["fds_out_of_place"] += 1
+            self._counters[ServerCount.FDS_OUT_OF_PLACE] += 1
         return count
 
     def _drop_fds(self) -> None:
@@ -321,7 +322,7 @@ class Connection:
             try:
                 proto.check_size(size)
             except proto.ProtocolError as error:
-                self._counters["framing_error"] += 1
+                self._counters[ServerCount.FRAMING_ERROR] += 1
                 self._refuse(message_id, command, flags, error.errno)
                 self._lose()
                 return True
@@ -353,7 +354,7 @@ class Connection:
             self._take_reply(message_id, flags, code, payload)
             return
         # An unknown message type, or more descriptors than a message may carry.
-        self._counters["refused"] += 1
+        self._counters[ServerCount.REFUSED] += 1
         self._refuse(message_id, command, flags, errno.EINVAL)
         if not self.session.negotiated:
             self._lose()
@@ -371,10 +372,10 @@ class Connection:
             self._replies[message_id] = (code, payload)
         elif message_id in self._lost_replies:
             self._lost_replies.discard(message_id)
-            self._counters["late_reply"] += 1
+            self._counters[ServerCount.LATE_REPLY] += 1
         else:
             # Answering a reply could start an endless exchange.
-            self._counters["unexpected_reply"] += 1
+            self._counters[ServerCount.UNEXPECTED_REPLY] += 1
 
     # --- DMA by message -----------------------------------------------------------------------------------
 
@@ -405,16 +406,16 @@ class Connection:
             raise DmaError(f"{what}: the client is gone")
         if self.session.awaiting_reply:
             # QEMU holds its big lock while it waits for our reply and so cannot serve DMA messages.
-            self._counters["dma_refused"] += 1
+            self._counters[ServerCount.DMA_REFUSED] += 1
             raise DmaError(f"{what}: impossible while the client waits for a reply of this device")
         if len(self._replies) >= MAX_NESTED_DMA:
-            self._counters["dma_refused"] += 1
+            self._counters[ServerCount.DMA_REFUSED] += 1
             raise DmaError(f"{what}: more than {MAX_NESTED_DMA} DMA messages wait for each other")
         if not self._round_open:
             self._round_open = True
             self._loop.call_later(0, self._new_round)
         if self._patience.limit(time.monotonic()) <= 0 or self._ahead >= MAX_AHEAD:
-            self._counters["dma_refused"] += 1
+            self._counters[ServerCount.DMA_REFUSED] += 1
             raise DmaError(f"{what}: this card has kept the others waiting long enough for now")
         message_id = self._next_id
         while message_id in self._replies or message_id in self._lost_replies:
@@ -437,7 +438,7 @@ class Connection:
             return self._serve_until(message_id, begin + self._patience.limit(begin), what)
         finally:
             if self._patience.spend(begin, time.monotonic()) and not self.lost:
-                self._counters["slow_dma_client"] += 1
+                self._counters[ServerCount.SLOW_DMA_CLIENT] += 1
                 self._log("dropped: it keeps DMA messages waiting, and with them all cards of this process", None)
                 self._lose()
 
@@ -450,10 +451,10 @@ class Connection:
             if self.lost:
                 raise DmaError(f"{what}: the client went away")
             if self._ahead >= MAX_AHEAD:
-                self._counters["dma_overtaken"] += 1
+                self._counters[ServerCount.DMA_OVERTAKEN] += 1
                 self._no_reply(message_id, f"{what}: no reply among {MAX_AHEAD} messages")
             if not (in_time and self._fill()) and not self._wait(deadline - time.monotonic()):
-                self._counters["dma_timeout"] += 1
+                self._counters[ServerCount.DMA_TIMEOUT] += 1
                 self._no_reply(message_id, f"{what}: no reply in time")
 
     def _no_reply(self, message_id: int, text: str) -> NoReturn:

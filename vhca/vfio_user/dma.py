@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from vhca.hw.memory import DmaError
-from vhca.vfio_user.files import Access, Buffer, File, FileTable
+from vhca.vfio_user.counters import Access
+from vhca.vfio_user.files import Buffer, File, FileTable
 from vhca.vfio_user.proto import ADDRESS_END, MAX_DMA_MAPS, DmaFlags
 
 MAX_MAP_SIZE: Final = 8 << 40

@@ -27,9 +27,10 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal
+from typing import Final
 
-Access = Literal["mapped", "copied", "message"]
+from vhca.vfio_user.counters import Access
+
 Buffer = bytes | bytearray | memoryview
 
 MAX_FILES: Final = 64

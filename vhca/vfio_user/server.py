@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from vhca.vfio_user.connection import Connection
+from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.device import Device
 from vhca.vfio_user.dma import DmaTable
 from vhca.vfio_user.eventfd import Signaller, is_eventfd
@@ -52,9 +53,7 @@ class Server:
 
     :ivar dma: guest memory, by the mappings of the connected client.
     :ivar irqs: the interrupt vectors.
-    :ivar counters: named events: ``clients``, ``clients_refused``, ``refused`` (commands answered with
-        an error), ``posted_write_refused``, ``device_error``, ``framing_error``, ``slow_wake`` (messages
-        kept the loop for more than a second), ``slow_dma_client`` (dropped for slow replies) ...
+    :ivar counters: named events: see :class:`~vhca.vfio_user.counters.ServerCount`.
 
     ``dma`` and ``irqs`` are the same objects for the life of the server; a device may keep them. The same
     holds for their methods.
@@ -79,7 +78,7 @@ class Server:
         self.device = device
         self.path = None if path is None else Path(path)
         self._name = "vfio-user" if path is None else str(path)
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[ServerCount] = Counter()
         self.dma = DmaTable()
         self._signaller = Signaller()
         self.irqs = IrqTable(device.irq_counts, self._signaller.signal, os.close)
@@ -122,11 +121,11 @@ class Server:
             # Its end has not been noticed yet; who comes next must not suffer for it.
             self.disconnect()
         if self._connection is not None:
-            self.counters["clients_refused"] += 1
+            self.counters[ServerCount.CLIENTS_REFUSED] += 1
             self._log("a second client was turned away", None)
             sock.close()
             return
-        self.counters["clients"] += 1
+        self.counters[ServerCount.CLIENTS] += 1
         session = self._session_type(
             self.device,
             self.dma,
@@ -161,7 +160,7 @@ class Server:
             for name in ("dma_changed", "irq_state_changed"):
                 getattr(self.device, name, lambda: None)()
         except Exception as error:
-            self.counters["device_error"] += 1
+            self.counters[ServerCount.DEVICE_ERROR] += 1
             self._log("the device failed in the reset after its client was lost", error)
 
     def close(self) -> None:
@@ -201,7 +200,7 @@ class Server:
         try:
             sock, _ = self._listener.accept()
         except OSError as error:
-            self.counters["accept_failed"] += 1
+            self.counters[ServerCount.ACCEPT_FAILED] += 1
             self._log(f"accept failed: {error}", None)
             if self._loop is not None and error.errno in _EXHAUSTED:
                 # The client still waits, and would keep the loop awake for nothing.

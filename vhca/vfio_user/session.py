@@ -14,11 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from vhca.vfio_user import proto
+from vhca.vfio_user.counters import DMA_MAP, Access, ServerCount
 from vhca.vfio_user.device import Device, RegionInfo
 from vhca.vfio_user.irqs import IrqTable
 from vhca.vfio_user.proto import Command, IrqIndex, ProtocolError
 
-_SLOW_WAYS: Final = {"copied": "copying, at a fraction of the speed", "message": "messages, which is slow"}
+_SLOW_WAYS: Final[dict[Access, str]] = {
+    "copied": "copying, at a fraction of the speed",
+    "message": "messages, which is slow",
+}
 
 
 class Outgoing(NamedTuple):
@@ -31,7 +35,7 @@ class Outgoing(NamedTuple):
 class DmaMaps(Protocol):
     """What the session needs of the DMA table; see :class:`vhca.vfio_user.dma.DmaTable`."""
 
-    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> str:
+    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> Access:
         """Add a mapping and say how it is reached ("mapped", "copied", "message"); the caller keeps the descriptor.
 
         Raises OSError with the errno of the reply.
@@ -66,7 +70,7 @@ class Session:
         close_fd: Callable[[int], None],
         check_eventfd: Callable[[int], bool],
         log: Callable[[str, BaseException | None], None],
-        counters: Counter[str],
+        counters: Counter[ServerCount],
     ) -> None:
         self.negotiated = False
         self.closing = False
@@ -107,19 +111,19 @@ class Session:
         Failures are counted and logged; a posted write has nobody to tell.
         """
         if not self.negotiated:
-            self._counters["posted_write_refused"] += 1
+            self._counters[ServerCount.POSTED_WRITE_REFUSED] += 1
             self.closing = True
             return
         count = len(data)
         if region >= len(self._write_sizes) or count > self._write_sizes[region] - offset:
-            self._counters["posted_write_refused"] += 1
+            self._counters[ServerCount.POSTED_WRITE_REFUSED] += 1
             return
         if not count:
             return
         try:
             self._device.region_write(region, offset, data)
         except Exception as error:
-            self._counters["device_error"] += 1
+            self._counters[ServerCount.DEVICE_ERROR] += 1
             self._log(f"posted write of {count} bytes to region {region} at {offset:#x} failed", error)
 
     def handle(
@@ -140,16 +144,16 @@ class Session:
             result = self._dispatch(command, flags, payload, owned)
         except ProtocolError as error:
             code = error.errno
-            self._counters["refused"] += 1
+            self._counters[ServerCount.REFUSED] += 1
             self._log(str(error), None)
         except OSError as error:
             # from the DMA table: the errno is the answer
             code = error.errno or errno.EIO
-            self._counters["refused"] += 1
+            self._counters[ServerCount.REFUSED] += 1
             self._log(f"command {command} failed: {error}", None)
         except Exception as error:
             code = errno.EIO
-            self._counters["device_error"] += 1
+            self._counters[ServerCount.DEVICE_ERROR] += 1
             self._log(f"command {command} failed in the device", error)
         finally:
             self.awaiting_reply = False
@@ -260,7 +264,7 @@ class Session:
             raise ProtocolError(errno.EINVAL, f"DMA_MAP: {len(fds)} descriptors")
         fd = fds[0] if fds else None
         how = self._dma.map(request.address, request.size, request.offset, request.flags, fd)
-        self._counters[f"dma_map_{how}"] += 1
+        self._counters[DMA_MAP[how]] += 1
         if fd is not None and how != "mapped" and self._memory_is_fast:
             self._memory_is_fast = False
             self._log(f"memory is not a sealed memfd, so it is reached by {_SLOW_WAYS[how]}", None)

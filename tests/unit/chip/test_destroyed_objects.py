@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.model.objects import Cq, Mkey
 from firmware.model.qp import Qp
 from firmware.model.send_wqe import SendWqe
@@ -76,4 +77,4 @@ def test_rounds_leave_nothing(rounds: Rounds) -> None:
     before = alive(), len(rounds.hca.timers)
     rounds.run(100)
     assert (alive(), len(rounds.hca.timers)) == before
-    assert rounds.hca.count["tx_packets"] >= 100
+    assert rounds.hca.count[Count.TX_PACKETS] >= 100

@@ -5,6 +5,7 @@ import pytest
 from tests.support.driver import Driver
 from vhca.chip.board import WAITING_ACCESSES
 from vhca.chip.command_queue import PATIENCE
+from vhca.chip.counters import BoardCount
 from vhca.wire.connectx.cmd import Op
 
 
@@ -39,14 +40,14 @@ def test_a_reset_during_a_step_waits_for_its_end() -> None:
         if not seen:
             board.reset("device")
         handle(event, now_ns, out)  # type: ignore[arg-type]
-        seen.append(board.count["resets"])
+        seen.append(board.count[BoardCount.RESETS])
 
     board.firmware.handle = resetting  # type: ignore[method-assign, assignment]
     board.bar0.write(driver.uar * 4096 + 0x40, bytes((9, 0, 0, 0)))
     board.firmware.handle = handle  # type: ignore[method-assign]
     assert seen[0] == 0
     driver.run_deferred()
-    assert board.count["resets"] == 1
+    assert board.count[BoardCount.RESETS] == 1
 
 
 def test_a_board_says_when_too_much_waits_behind_a_step() -> None:

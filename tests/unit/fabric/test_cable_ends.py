@@ -6,6 +6,7 @@ from firmware.mads import packets as madpackets
 from firmware.mads.port import EVENT_ACTIVE, EVENT_CLIENT_REREGISTER, EVENT_DOWN, EVENT_INITIALIZED
 from tests.support.driver import Driver
 from tests.unit.fabric.bench import Bench, Card
+from vhca.fabric.counters import CableDrop
 from vhca.fabric.port import SwitchPort
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import mad as m
@@ -90,7 +91,7 @@ def test_a_card_that_is_disabled_is_gone_for_the_switch_too(bench: CableBench) -
     assert not bench.fabric.active("hca1")
     assert bench.fabric.active("hca0")
     two.port.send(madpackets.smp_packet(Smp(base_version=1, mgmt_class=1, method=1).to_bytes(), 1, two.lid))
-    assert bench.fabric.ports["hca1"].link.dropped["link_down"] == 1
+    assert bench.fabric.ports["hca1"].link.dropped[CableDrop.LINK_DOWN] == 1
     # The card does not come back with its cable.
     bench.fabric.link_down("hca1")
     bench.fabric.link_up("hca1")

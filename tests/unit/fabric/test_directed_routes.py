@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from firmware.mads import packets as madpackets
 from tests.unit.fabric.bench import Bench, Card
 from tests.unit.mads.smps import smp as smp_request
+from vhca.fabric.counters import Drop
 from vhca.fabric.link import Link
 from vhca.fabric.switch import Switch
 from vhca.management import directed as d
@@ -130,7 +131,7 @@ def test_a_port_that_is_down_lets_nothing_pass(bench: RouteBench) -> None:
     bench.run()
     assert bench.ask((2,)) == []
     assert bench.ask((2,), dlid=bench.fabric.switch.lid, dr_slid=bench.cards[0].lid) == []
-    assert bench.fabric.switch.ports[2].dropped["link_down"] == 2
+    assert bench.fabric.switch.ports[2].dropped[Drop.LINK_DOWN] == 2
 
 
 def not_routes() -> Iterator[tuple[str, dict[str, int]]]:
@@ -147,10 +148,10 @@ def not_routes() -> Iterator[tuple[str, dict[str, int]]]:
 def test_what_is_no_route_is_dropped(bench: RouteBench, fields: dict[str, int], returning: bool) -> None:
     assert bench.fabric.switch.lid == 1
     path = (1, 2) if "dr_slid" in fields else (2,)
-    dropped = bench.fabric.switch.dropped()["bad_path"]
+    dropped = bench.fabric.switch.dropped()[Drop.BAD_PATH]
     answers = bench.ask(path, **fields, returning=returning)
     assert answers == []
-    assert bench.fabric.switch.dropped()["bad_path"] == dropped + 1
+    assert bench.fabric.switch.dropped()[Drop.BAD_PATH] == dropped + 1
 
 
 ANY_SMP = st.builds(

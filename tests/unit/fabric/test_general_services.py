@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.driver import Driver
 from tests.unit.fabric.bench import Bench, Card
+from vhca.fabric.counters import Drop
 from vhca.fabric.general_services import QUESTIONS_PER_PORT
 from vhca.layout import Layout
 from vhca.wire import mad as m
@@ -135,7 +136,7 @@ def test_who_asks_without_end_keeps_no_other_port_waiting() -> None:
     for _ in range(QUESTIONS_PER_PORT + 9):
         switch.receive(one, ask(flood))
     switch.receive(two, ask(polite))
-    assert one.dropped["gmp_busy"] == 9
+    assert one.dropped[Drop.GMP_BUSY] == 9
     before = two.counters.xmit_pkts
     for _ in range(3):
         # between the two turns, the cable's own

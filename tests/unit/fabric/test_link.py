@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.fabric.bench import Bench, Turns
+from vhca.fabric.counters import CableDrop
 from vhca.fabric.faults import Action, Fault, FaultInjector
 from vhca.fabric.link import DELAYED_BYTES, DELAYED_PACKETS, FULL_BYTES, FULL_PACKETS, PACKETS_PER_TURN, Link
 from vhca.wire.packet import RC, READ_REQUEST, SEND, UD, WRITE, Packet
@@ -69,7 +70,7 @@ def test_up_needs_cable_and_both_ends() -> None:
     bench.link.a.send(packet(1))
     bench.turns.run()
     assert bench.b.inbox == []
-    assert bench.link.dropped == {"link_down": 2}
+    assert bench.link.dropped == {CableDrop.LINK_DOWN: 2}
     bench.link.set_plugged(False)
     bench.link.b.set_enabled(True)
     bench.turns.run()
@@ -123,7 +124,7 @@ def test_rules_cut_bursts_and_count_losses() -> None:
     bench.link.a.send(replace(BURST))
     bench.turns.run()
     assert [(p.psn, p.count) for p in bench.b.inbox] == [(0, 1), (1, 1), (3, 1)]
-    assert bench.link.dropped == {"fault": 1}
+    assert bench.link.dropped == {CableDrop.FAULT: 1}
 
 
 def test_delay_uses_the_timer() -> None:
@@ -155,7 +156,7 @@ def test_a_cable_that_delays_packets_is_full_of_them(size: int, most: int) -> No
     assert end.full
     # Management has no credits: it is lost.
     end.send(replace(packet(0), vl=15))
-    assert (len(bench.later), bench.link.dropped["vl15"]) == (most + 1, 1)
+    assert (len(bench.later), bench.link.dropped[CableDrop.VL15]) == (most + 1, 1)
     assert not bench.link.b.full
     for _, over in bench.later:
         assert callable(over)
@@ -225,7 +226,7 @@ def test_a_cable_tells_its_sender_when_it_is_full_by_bytes_and_by_packets() -> N
         assert not bench.link.b.full
         # Management has no credits: it is lost, and counted, where data would wait.
         bench.link.a.send(replace(packet(0), vl=15))
-        assert bench.link.dropped["vl15"] == 1
+        assert bench.link.dropped[CableDrop.VL15] == 1
         bench.b.full = False
         bench.turns.run()
         assert not bench.link.a.full

@@ -4,6 +4,7 @@ from firmware.mads import packets
 from firmware.mads.port import EVENT_ACTIVE, EVENT_CLIENT_REREGISTER, EVENT_DOWN, EVENT_INITIALIZED, EVENT_LID
 from tests.unit.fabric.bench import Bench
 from tests.unit.mads.smps import smp as smp_request
+from vhca.fabric.counters import Drop
 from vhca.fabric.link import Link
 from vhca.fabric.switch import Switch
 from vhca.wire import mad as madwire
@@ -103,7 +104,7 @@ def test_lids_stay_with_their_guid() -> None:
     assert bench.fabric.active("hca1", "hca2")
     bench.cards[1].port.send(bench.cards[1].data(lids[0]))
     bench.run()
-    assert bench.fabric.switch.dropped() == {"no_route": 1}
+    assert bench.fabric.switch.dropped() == {Drop.NO_ROUTE: 1}
     bench.fabric.link_up("hca0")
     bench.run()
     assert [card.lid for card in bench.cards] == lids

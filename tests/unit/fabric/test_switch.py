@@ -10,6 +10,7 @@ from tests.unit.fabric.bench import Bench, Turns
 from tests.unit.mads.smps import port_info
 from tests.unit.mads.smps import smp as smp_request
 from tests.unit.wire.strategies import packets
+from vhca.fabric.counters import Drop
 from vhca.fabric.link import FULL_BYTES, Link, LinkEnd
 from vhca.fabric.port import SwitchPort
 from vhca.fabric.switch import Switch
@@ -122,7 +123,7 @@ def test_port_state_gates_data() -> None:
     assert bench.send(2, data(11)) == [1], "Armed receives"
     bench.switch.ports[1].info.port_state = bench.switch.ports[1].state = smp.PORT_INIT
     assert bench.send(1, data(13)) == []
-    assert bench.switch.dropped() == {"port_not_active": 2}
+    assert bench.switch.dropped() == {Drop.PORT_NOT_ACTIVE: 2}
     assert bench.switch.ports[2].counters.xmit_discards == 1
     assert bench.smp(1, madwire.METHOD_GET, smp.NODE_INFO).status & 0x7FFF == 0, "SMPs pass in Init"
 
@@ -137,7 +138,7 @@ def test_mtu_and_vl_mapping_drop() -> None:
     assert bench.send(1, data(12, sl=1)) == []
     assert bench.send(1, data(12, sl=0)) == [2]
     assert bench.plugs[1].inbox[-1].vl == 1
-    assert bench.switch.dropped() == {"mtu": 1, "sl_to_vl": 1}
+    assert bench.switch.dropped() == {Drop.MTU: 1, Drop.SL_TO_VL: 1}
 
 
 def test_multicast_goes_to_all_but_the_sender() -> None:
@@ -304,7 +305,7 @@ def test_directed_route_walks_out_and_back() -> None:
 def test_paths_to_nowhere_are_counted(mad: bytes) -> None:
     bench = SwitchBench()
     assert bench.send(1, madpackets.smp_packet(mad, 0xFFFF, 0xFFFF)) == []
-    assert bench.switch.dropped() == {"bad_path": 1}
+    assert bench.switch.dropped() == {Drop.BAD_PATH: 1}
 
 
 def test_lid_routed_smps_reach_agent_manager_and_others() -> None:
@@ -319,7 +320,7 @@ def test_lid_routed_smps_reach_agent_manager_and_others() -> None:
     assert len(bench.managed) == 2
     bench.switch.management = None
     bench.send(1, madpackets.smp_packet(smp_request(0x81, smp.NODE_INFO), 1, 11))
-    assert bench.switch.dropped() == {"no_manager": 1}
+    assert bench.switch.dropped() == {Drop.NO_MANAGER: 1}
 
 
 def test_mkey_of_the_switch() -> None:
@@ -329,7 +330,7 @@ def test_mkey_of_the_switch() -> None:
     packet = madpackets.smp_packet(smp_request(2, smp.SWITCH_INFO, directed=True), 0xFFFF, 0xFFFF)
     assert bench.send(1, packet) == []
     assert zero.mkey_violations == 1
-    assert bench.switch.dropped() == {"bad_mkey": 1}
+    assert bench.switch.dropped() == {Drop.BAD_MKEY: 1}
 
 
 def test_a_full_or_impossible_switch() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from firmware.model.budget import OBJECT_BYTES, WORK_REQUEST_BYTES, Budget
+from firmware.model.counters import Count
 from firmware.model.lists import ReceiveList
 from firmware.model.objects import Pd, Table
 from firmware.queues import parse_scatter_list
@@ -303,7 +304,7 @@ def test_packets_that_wait_are_charged_and_dropped_when_there_is_no_memory() -> 
     hca.budget.limit = hca.budget.used + 3 * 256 + 511
     hca.budget.ask = lambda: hca.budget.limit
     backlog.add(hca, b.qp, packet)
-    assert hca.count["rx_drop_card_memory"] == 1
+    assert hca.count[Count.RX_DROP_CARD_MEMORY] == 1
     hca.budget.limit += 1
     backlog.add(hca, b.qp, packet)
     assert hca.budget.full

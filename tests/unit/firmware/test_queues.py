@@ -3,6 +3,7 @@
 import pytest
 
 from firmware.commands.srq import arm_limit
+from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.objects import CQ_FIRED, Cq, Eq, Srq
 from firmware.model.pages import packed
@@ -88,7 +89,7 @@ def test_an_overrun_kills_the_queue_and_is_reported(hca: Hca) -> None:
     assert event.data[0x2B] == 1
     assert irq == RaiseIrq(3)
     assert not complete(hca, cq)
-    assert hca.count["cqes_lost"] == 1
+    assert hca.count[Count.CQES_LOST] == 1
 
 
 def test_an_armed_queue_fires_once_and_again_after_arming(hca: Hca) -> None:
@@ -193,7 +194,7 @@ def test_an_event_that_found_no_room_has_told_of_nothing(hca: Hca) -> None:
 def test_eq_doorbell_beyond_the_producer_is_ignored(hca: Hca) -> None:
     cq = make_cq(hca)
     eq_doorbell(hca, cq.eq, 5, arm=True)
-    assert hca.count["eq_doorbell_invalid"] == 1
+    assert hca.count[Count.EQ_DOORBELL_INVALID] == 1
     assert effects(hca) == []
 
 
@@ -203,7 +204,7 @@ def test_a_full_event_queue_drops_and_counts(hca: Hca) -> None:
         cq_doorbell(hca, cq, index, False)
         complete(hca, cq)
     assert cq.eq.dropped == 4
-    assert hca.count["eq_overrun"] == 4
+    assert hca.count[Count.EQ_OVERRUN] == 4
 
 
 def test_queue_buffer_walks_scattered_pages() -> None:

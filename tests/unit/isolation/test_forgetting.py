@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.fabric.bench import Bench
 from tests.unit.isolation.machines import Machine
+from vhca.fabric.counters import Drop
 from vhca.wire import mad as m
 from vhca.wire import perf
 from vhca.wire import smp as w
@@ -118,7 +119,7 @@ def test_a_hosts_own_lid_lets_it_send_for_nobody(pair: tuple[Machine, Machine]) 
     attacker.set_port_info(lid=stolen)
     attacker.port.send(Packet(1, attacker.lid, UD, SEND, 1, 1, bytes(256), mtu=256, qkey=m.QP1_QKEY, src_qp=1))
     attacker.bench.run()
-    assert attacker.port.switch_port.dropped["bad_slid"] == 1
+    assert attacker.port.switch_port.dropped[Drop.BAD_SLID] == 1
     assert victim.bench.fabric.active()
     attacker.pass_time(11)
     assert (attacker.lid, victim.lid) == (mine, stolen)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.fabric.bench import Card
 from tests.unit.fabric.test_subnet_administration import CREATE, CREATE_MASK, GROUP, SaBench, query
+from vhca.fabric.counters import Drop
 from vhca.fabric.fair_queue import FairQueue, Job
 from vhca.fabric.multicast import IPOIB_BROADCAST
 from vhca.wire import mad as m
@@ -55,7 +56,7 @@ def test_a_request_with_the_victims_lid_never_arrives() -> None:
     leave = query(m.METHOD_DELETE, sa.MC_MEMBER_RECORD, member(victim), MEMBER)
     assert bench.sa(attacker, leave, slid=victim.lid) == []
     assert bench.heard(attacker, 0xC000) == [1]
-    assert bench.fabric.switch.dropped()["bad_slid"] == 1
+    assert bench.fabric.switch.dropped()[Drop.BAD_SLID] == 1
 
 
 def test_services_belong_to_their_port_and_to_who_knows_the_key() -> None:

@@ -6,8 +6,10 @@ from random import Random
 import pytest
 
 from firmware.mads import packets
+from firmware.model.counters import SmpCount
 from tests.unit.fabric.bench import Bench, Card
 from tests.unit.isolation.smps import Forger
+from vhca.fabric.counters import Drop
 from vhca.fabric.link import Link
 from vhca.fabric.multicast import IPOIB_BROADCAST
 from vhca.fabric.subnet_manager import LIGHT_SWEEP_NS
@@ -176,8 +178,8 @@ def test_reading_needs_the_key_too(attr: int, modifier: int) -> None:
     assert stage.forger.by_lid(stage.switch.lid, METHOD_GET, attr, modifier) == []
     assert stage.forger.by_route((), METHOD_GET, attr, modifier) == []
     assert stage.forger.by_route((2,), METHOD_GET, attr, modifier) == []
-    assert stage.switch.dropped()["bad_mkey"] == 2
-    assert stage.victim.sma.counters["smp_bad_mkey"] == 2
+    assert stage.switch.dropped()[Drop.BAD_MKEY] == 2
+    assert stage.victim.sma.counters[SmpCount.SMP_BAD_MKEY] == 2
 
 
 def test_a_key_on_the_victims_port_or_the_switch_cannot_be_set() -> None:
@@ -357,7 +359,7 @@ def test_data_comes_only_from_the_lid_of_its_port(slid: str) -> None:
         stage.attacker.port.send(stage.attacker.data(dlid, slid=forged))
     stage.bench.run()
     assert stage.victim.inbox == []
-    assert stage.switch.ports[1].dropped == {"bad_slid": 2}
+    assert stage.switch.ports[1].dropped == {Drop.BAD_SLID: 2}
     assert stage.switch.ports[1].counters.rcv_switch_relay_errors == 2
 
 
@@ -365,7 +367,7 @@ def test_smps_come_from_the_lid_of_their_port_or_the_permissive_one() -> None:
     stage = Stage(0)
     smp = stage.forger.smp(m.CLASS_SUBN_LID, METHOD_GET, w.NODE_INFO, 0, b"")
     assert stage.forger.send(smp, stage.switch.lid, stage.victim.lid) == []
-    assert stage.switch.ports[1].dropped == {"bad_slid": 1}
+    assert stage.switch.ports[1].dropped == {Drop.BAD_SLID: 1}
     assert len(stage.forger.send(smp, stage.switch.lid, stage.attacker.lid)) == 1
 
 

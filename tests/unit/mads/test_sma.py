@@ -14,9 +14,10 @@ from firmware.mads.port import (
     PortEvent,
 )
 from firmware.mads.sma import Sma
+from firmware.model.counters import SmpCount, SmpCountOf
 from tests.unit.mads.smps import BOARD, port_info, smp
+from vhca.counting import shown
 from vhca.layout import Layout
-from vhca.management.refusal import NAMED
 from vhca.wire import smp as w
 from vhca.wire.ib import decode, encode
 from vhca.wire.mad import (
@@ -117,13 +118,14 @@ def test_unsupported_things_have_their_status() -> None:
     reply, _ = card.handle(1, bytes(request))
     assert reply is not None
     assert Smp.from_bytes(reply).status == 0x04
-    assert card.counters["smp_unsupported_attribute_0xff91"] == 1
+    assert shown({}, card.counters_of) == {"smp_unsupported_attribute_0xff91": 1}
     # Whoever asks does not choose how many counters there are.
     for number in range(0x8000, 0x8100):
         ask(card, METHOD_GET, number)
-    names = [name for name in card.counters if name.startswith("smp_unsupported_attribute_")]
-    assert len(names) == NAMED
-    assert card.counters["smp_unsupported_attribute"] == 0x100 - (NAMED - 1)
+    counted = shown({}, card.counters_of)
+    most = SmpCountOf.UNSUPPORTED_ATTRIBUTE.most
+    assert len(counted) == most + 1
+    assert counted["smp_unsupported_attribute"] == 0x100 - (most - 1)
 
 
 def test_a_manager_brings_the_port_up() -> None:
@@ -334,7 +336,7 @@ def test_directed_route_that_the_host_walked_or_that_goes_on() -> None:
     assert card.handle(1, request.to_bytes())[0] is None
     request.hop_pointer, request.hop_count = 64, 64
     assert card.handle(1, request.to_bytes())[0] is None
-    assert card.counters["smp_bad_path"] == 2
+    assert card.counters[SmpCount.SMP_BAD_PATH] == 2
 
 
 def test_lid_routed_and_qp1_replies_swap_addresses() -> None:

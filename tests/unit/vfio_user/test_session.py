@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vhca.vfio_user import proto
+from vhca.vfio_user.counters import Access, ServerCount
 from vhca.vfio_user.irqs import IrqTable
 from vhca.vfio_user.proto import Command
 from vhca.vfio_user.session import Session
@@ -41,7 +42,7 @@ class Device:
 
 
 class Maps:
-    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> str:
+    def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> Access:
         if address == 0xBAD000:
             raise OSError(errno.EEXIST, "overlap")
         return "mapped"
@@ -58,7 +59,7 @@ class Rig:
         self.closed: list[int] = []
         self.signalled: list[int] = []
         self.irqs = IrqTable(Device.irq_counts, self.signalled.append, self.closed.append)
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[ServerCount] = Counter()
         self.session = Session(
             Device(),
             Maps(),
