@@ -56,17 +56,19 @@ spelling: $(STAMP) ## codespell
 links: $(STAMP) ## links between the pages of the documentation
 	$(BIN)/python tests/check_docs.py
 
-pages: $(STAMP) ## docs/formats, docs/imports.md and docs/qp-states.md are what the code says
+pages: $(STAMP) ## docs/formats, docs/imports.md, docs/qp-states.md and docs/counters.md are what the code says
 	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats --check
 	$(BIN)/python -m tests.import_graph docs/imports.md --check
 	$(BIN)/python -m tests.lifecycle_page docs/qp-states.md --check
+	$(BIN)/python -m tests.counters_page docs/counters.md --check
 
 imports-page: $(STAMP) ## write docs/imports.md anew
 	$(BIN)/python -m tests.import_graph docs/imports.md
 
-formats: $(STAMP) ## write docs/formats and docs/qp-states.md anew
+formats: $(STAMP) ## write docs/formats, docs/qp-states.md and docs/counters.md anew
 	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats
 	$(BIN)/python -m tests.lifecycle_page docs/qp-states.md
+	$(BIN)/python -m tests.counters_page docs/counters.md
 
 bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
 	$(BIN)/python -m tests.bench.bench_engine
