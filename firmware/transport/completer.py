@@ -14,7 +14,7 @@ from firmware.model.psn import extend
 from firmware.model.qp import RTS, Qp, Requester
 from firmware.model.segment import well_formed
 from firmware.model.send_wqe import LOCAL
-from firmware.transport import account, backlog, completion, paging, retry
+from firmware.transport import account, backlog, completion, page_waits, retry
 from firmware.transport.retire import fail_head, retire
 from firmware.transport.syndromes import (
     ACK,
@@ -186,7 +186,7 @@ def _read_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn: 
         response(hca, qp, backlog.first_part(hca, qp, packet, crowded.covered))
         return
     except PageFault as fault:
-        paging.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0, again=True)
+        page_waits.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0, again=True)
         return
     except AccessError as error:
         fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))
@@ -226,7 +226,7 @@ def _atomic_response(hca: Hca, qp: Qp, requester: Requester, packet: Packet, psn
         else:
             scatter(hca, qp, wqe.sges, 0, original)
     except PageFault as fault:
-        paging.hold_send(hca, qp, wqe, fault, 0, again=True)
+        page_waits.hold_send(hca, qp, wqe, fault, 0, again=True)
         return
     except AccessError as error:
         fail_head(hca, qp, completion.LOCAL_PROTECTION, str(error))

@@ -6,7 +6,7 @@ Everything that is wrong before a queue pair is found or before its service can 
 from collections.abc import Callable
 from typing import Any, Final
 
-from firmware import paging, queues
+from firmware import page_faults, queues
 from firmware.model import turns
 from firmware.model.counters import Count
 from firmware.model.hca import Hca
@@ -16,7 +16,7 @@ from firmware.model.qp import ERR, RTS, SQER, ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_
 from firmware.model.timers import TimerKind
 from firmware.transport import connected, dc, replies, requester, responder, retry, ud
 from firmware.transport.completion import flush_send_queue
-from firmware.transport.paging import resume_send
+from firmware.transport.page_waits import resume_send
 from firmware.transport.port import MANAGEMENT_VL, is_own_lid
 from firmware.transport.teardown import flush, flush_poll
 from vhca.wire.ib import MAX_PAYLOAD_BYTES
@@ -44,7 +44,7 @@ _EXPIRED: Final[dict[TimerKind, Callable[[Hca, Any], None]]] = {
     TimerKind.RECEIVER_NOT_READY: retry.receiver_wait_over,
     TimerKind.FLUSH: lambda hca, _: flush_poll(hca),
     TimerKind.MODERATION: queues.held_long_enough,
-    TimerKind.PAGES_REFUSED: lambda hca, wanted: _tell(hca, paging.end(wanted), True),
+    TimerKind.PAGES_REFUSED: lambda hca, wanted: _tell(hca, page_faults.end(wanted), True),
 }
 
 _RESUME: Final[dict[WaitKind, Callable[[Hca, Waiter, bool], None]]] = {
@@ -69,7 +69,7 @@ def run_timers(hca: Hca, most: int = 1 << 30) -> bool:
 
 def page_fault_answered(hca: Hca, token: int, good: bool) -> bool:
     """The host answered a page fault: whoever waits goes on, or fails; False if there is no such fault."""
-    known, waiter = paging.answered(hca, token, good)
+    known, waiter = page_faults.answered(hca, token, good)
     _tell(hca, waiter, good)
     return known
 

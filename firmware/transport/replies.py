@@ -24,7 +24,7 @@ from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
 from firmware.model.segment import BURST_COST_BYTES, BURST_PACKETS, LOG_PACKET_COST, packet_count
 from firmware.model.turns import REPLY
-from firmware.transport import account, completion, paging
+from firmware.transport import account, completion, page_waits
 from firmware.transport.lifecycle import enter_error
 from firmware.transport.port import grh_of, pkey_at, transmit
 from firmware.transport.syndromes import (
@@ -221,7 +221,7 @@ def _send_read_burst(hca: Hca, qp: Qp, responder: Responder, job: ReadJob) -> in
             nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
             ahead = job.length - offset - size
             refusal = (psn, nak, job.msn)
-            if not isinstance(error, PageFault) or not paging.hold_replies(
+            if not isinstance(error, PageFault) or not page_waits.hold_replies(
                 hca, qp, error, ahead, WaitKind.READ, refusal
             ):
                 _read_failed(hca, qp, refusal, str(error))
@@ -244,7 +244,7 @@ def resume(hca: Hca, waiter: Waiter, good: bool) -> None:
     """The pages of the READ that is answered have come, or will not."""
     qp: Qp = waiter.qp
     waiter.side.stalled = False
-    if paging.alive(qp, waiter.side):
+    if page_waits.alive(qp, waiter.side):
         if good:
             pump(hca, qp)
         else:

@@ -26,7 +26,7 @@ from firmware.model.rings import SendQueue
 from firmware.model.segment import BURST_COST_BYTES, LOG_PACKET_COST, packet_count
 from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.model.timers import Timer, TimerKind
-from firmware.transport import account, completion, dc, paging, umr
+from firmware.transport import account, completion, dc, page_waits, umr
 from firmware.transport.lifecycle import enter_send_error
 from firmware.transport.port import LOOPBACK, WIRE, discard, grh_of, pkey_at, way_out
 from firmware.transport.retire import retire
@@ -229,7 +229,7 @@ def _execute_local(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
             try:
                 cost = umr.execute(hca, qp, wqe)
             except PageFault as fault:
-                paging.hold_send(hca, qp, wqe, fault, 0)
+                page_waits.hold_send(hca, qp, wqe, fault, 0)
                 return cost
             except umr.UmrError as error:
                 _fault(hca, qp, wqe, error.syndrome, str(error))
@@ -279,7 +279,7 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
                 requester.burst_bytes = max(crowded.covered >> requester.log_mtu, 1) << requester.log_mtu
                 return (hca.pieces - pieces) * PIECE_COST_BYTES
             except PageFault as fault:
-                paging.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0)
+                page_waits.hold_send(hca, qp, wqe, fault, wqe.length - offset - size if len(wqe.sges) == 1 else 0)
                 return -1
             except AccessError as error:
                 _fault(hca, qp, wqe, completion.LOCAL_PROTECTION, str(error))

@@ -29,7 +29,7 @@ from firmware.model.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.model.rings import RecvWqe
 from firmware.model.segment import MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.queues import take_receive, take_shared_receive
-from firmware.transport import account, backlog, completion, paging
+from firmware.transport import account, backlog, completion, page_waits
 from firmware.transport.lifecycle import enter_error
 from firmware.transport.port import path_bits
 from firmware.transport.replies import (
@@ -426,8 +426,8 @@ def _not_present(hca: Hca, qp: Qp, responder: Responder, packet: Packet, fault: 
     if packet.op == WRITE:
         length, offset = (packet.dma_length, 0) if packet.start else (responder.length, responder.offset)
         ahead = max(0, length - offset - len(packet.payload))
-    if paging.hold_request(hca, qp, fault, ahead, (error.nak, error.recv_syndrome, error.event)):
-        _ask_to_wait(hca, qp, responder, packet, paging.receiver_code(qp))
+    if page_waits.hold_request(hca, qp, fault, ahead, (error.nak, error.recv_syndrome, error.event)):
+        _ask_to_wait(hca, qp, responder, packet, page_waits.receiver_code(qp))
     else:
         _refuse(hca, qp, error)
 
@@ -436,7 +436,7 @@ def resume(hca: Hca, waiter: Waiter, good: bool) -> None:
     """The pages of a request have come, or will not; if they have, the peer sends it again."""
     qp: Qp = waiter.qp
     waiter.side.paging = False
-    if not good and paging.alive(qp, waiter.side):
+    if not good and page_waits.alive(qp, waiter.side):
         nak, recv_syndrome, event = waiter.item
         refuse(hca, qp, nak, recv_syndrome, event, waiter.reason)
 

@@ -8,7 +8,7 @@ doorbell record only, so it is polled while ERR lasts.
 from itertools import islice
 from typing import Final
 
-from firmware import paging
+from firmware import page_faults
 from firmware.model.hca import Hca
 from firmware.model.qp import ERR, SQER, Qp, Requester, Responder
 from firmware.model.timers import Timer, TimerKind
@@ -44,7 +44,7 @@ def forget(hca: Hca, qp: Qp) -> None:
 
 def abandon(hca: Hca, qp: Qp) -> None:
     """Give up turns, requests for pages, and whatever waits."""
-    paging.abandon(qp.page_requests)
+    page_faults.abandon(qp.page_requests)
     qp.turns = 0
     account.close(hca, qp)
 

@@ -20,7 +20,7 @@ from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp, Responder
 from firmware.model.rings import RecvWqe
 from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.queues import take_receive
-from firmware.transport import account, completion, paging
+from firmware.transport import account, completion, page_waits
 from firmware.transport.lifecycle import enter_error, enter_send_error
 from firmware.transport.port import (
     DEFAULT_PKEY,
@@ -137,7 +137,7 @@ def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
             payload = gather(hca, qp, wqe.sges, 0, wqe.length)
     except PageFault as fault:
         reason = str(fault)
-        if not paging.hold_datagram(hca, qp, fault, ctrl, wqe.blocks):
+        if not page_waits.hold_datagram(hca, qp, fault, ctrl, wqe.blocks):
             _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, reason)
         return False
     except AccessError as error:
@@ -296,7 +296,7 @@ def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) 
 
 def _not_present(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe, fault: PageFault) -> None:
     """Pages of the receive are missing: keep the datagram until they have come, and what arrives in the meantime."""
-    if paging.hold_replies(hca, qp, fault, 0, WaitKind.RECEIVE, (port_number, packet, recv)):
+    if page_waits.hold_replies(hca, qp, fault, 0, WaitKind.RECEIVE, (port_number, packet, recv)):
         responder = qp.responder
         responder.recv = recv
         hca.budget.charge(len(packet.payload) + PACKET_BYTES)
@@ -310,7 +310,7 @@ def resume_receive(hca: Hca, waiter: Waiter, good: bool) -> None:
     qp: Qp = waiter.qp
     responder: Responder = waiter.side
     responder.stalled = False
-    if not paging.alive(qp, responder):
+    if not page_waits.alive(qp, responder):
         return
     port_number, packet, recv = waiter.item
     responder.recv = None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from firmware import paging
+from firmware import page_faults
 from firmware.model.budget import CONNECTION_BYTES
 from firmware.model.counters import Count
 from firmware.model.dct import Dct
@@ -377,7 +377,7 @@ def test_a_connection_that_ends_waits_for_no_pages() -> None:
     ((_, connection),) = target.dct.connections.values()
     (wanted,) = connection.page_requests
     world.b.step(lambda: dc.drain(world.b.hca, target.dct))
-    assert paging.is_over(wanted)
+    assert page_faults.is_over(wanted)
     world.queue.clear()
     region.set(PRESENT)
     answer(world.b, fault)

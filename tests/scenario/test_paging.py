@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware import paging
+from firmware import page_faults
 from firmware.memory import PageFault, direct, find_key, translate
 from firmware.model.counters import Count, QCount
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey
@@ -223,8 +223,8 @@ def test_a_refusal_that_is_repeated_fails_the_send() -> None:
     a.write(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
     a.write(a.buffer(8), 8, b.buffer(8), world.b.key)
     begin = world.now_ns
-    assert refuse_all(world, world.a) == paging.REFUSALS
-    assert world.now_ns - begin > paging.DOUBT_NS
+    assert refuse_all(world, world.a) == page_faults.REFUSALS
+    assert world.now_ns - begin > page_faults.DOUBT_NS
     assert statuses(a)[0] == [CqeSyndrome.LOCAL_PROT_ERR, CqeSyndrome.WR_FLUSH_ERR]
     assert a.qp.state == ERR
 
@@ -235,7 +235,7 @@ def test_a_refusal_by_mistake_is_forgiven() -> None:
     a.write(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
     answer(world.a, faults(world.a)[0], good=False)
     region.set(PRESENT)
-    world.pass_time(paging.PACE_NS[0] + 1000)
+    world.pass_time(page_faults.PACE_NS[0] + 1000)
     assert statuses(a) == ([0], [])
     assert faults(world.a) == []
 
@@ -519,7 +519,7 @@ def test_an_answer_after_the_queue_pair_was_reset_or_failed_changes_nothing() ->
 
 
 def test_no_more_requests_are_outstanding_than_the_event_queue_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "MAX_OUTSTANDING", 2)
+    monkeypatch.setattr(page_faults, "MAX_OUTSTANDING", 2)
     world = World()
     ends = []
     region = Region(world.a, 4)
@@ -709,7 +709,7 @@ def test_a_child_that_its_region_still_shows_is_refused_until_the_host_has_taken
     assert 20 < refusals < 60
     new.set(PRESENT)
     show(new)
-    world.pass_time(paging.PACE_NS[1])
+    world.pass_time(page_faults.PACE_NS[1])
     assert statuses(a) == ([0], [])
 
 
@@ -720,7 +720,7 @@ def test_a_child_that_is_refused_for_long_fails_who_waits() -> None:
     begin = world.now_ns
     refuse_all(world, world.a)
     assert statuses(a)[0] == [CqeSyndrome.LOCAL_PROT_ERR]
-    assert world.now_ns - begin > paging.DOUBT_SHOWN_NS
+    assert world.now_ns - begin > page_faults.DOUBT_SHOWN_NS
 
 
 def test_a_dispute_of_long_ago_is_not_continued() -> None:
@@ -728,11 +728,11 @@ def test_a_dispute_of_long_ago_is_not_continued() -> None:
     region = Region(world.a, 1)
     for _ in range(2):
         a.write(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
-        for _ in range(paging.REFUSALS - 1):
+        for _ in range(page_faults.REFUSALS - 1):
             answer(world.a, faults(world.a)[0], good=False)
             world.pass_time(400_000_000)
         (last,) = faults(world.a)
-        world.pass_time(paging.FORGOTTEN_NS)
+        world.pass_time(page_faults.FORGOTTEN_NS)
         answer(world.a, last, good=False)
         world.pass_time(400_000_000)
         assert statuses(a) == ([], [])
@@ -817,7 +817,7 @@ def test_a_queue_pair_goes_before_the_host_has_answered_its_faults(kind: str) ->
     card.step(lambda: lifecycle.reset(card.hca, qp))
     card.hca.qps.remove(qp)
     (request,) = card.hca.page_faults.outstanding.values()
-    assert paging.is_over(request)
+    assert page_faults.is_over(request)
     region.set(PRESENT)
     answer(card, fault)
     world.settle()

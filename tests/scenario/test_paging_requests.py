@@ -5,7 +5,7 @@ import pytest
 from firmware.model.counters import Count
 from firmware.model.qp import INIT, RST, RTR
 from firmware.model.send_wqe import PAGING
-from firmware.transport import paging
+from firmware.transport import page_waits
 from firmware.transport.retry import RNR_DELAY_NS
 from tests.scenario.test_paging import PAGE, PRESENT, Region, answer, av_send, datagrams, faults, serve, statuses
 from tests.scenario.tools import FIRST, inject
@@ -121,16 +121,16 @@ def test_the_side_that_a_fault_belongs_to() -> None:
     responder = a.qp.responder
     for state, alive in ((RTR, True), (RTS, True), (INIT, True), (RST, False), (ERR, False)):
         a.qp.state = state
-        assert paging.alive(a.qp, responder) is alive
+        assert page_waits.alive(a.qp, responder) is alive
     a.qp.state = RTS
-    assert not paging.alive(a.qp, b.qp.responder)
+    assert not page_waits.alive(a.qp, b.qp.responder)
 
 
 @pytest.mark.parametrize("code", range(32))
 def test_a_peer_is_asked_to_wait_for_pages_2_56_ms_at_least(code: int) -> None:
     _, a, _ = pair(min_rnr_nak=code)
     own = RNR_DELAY_NS[code]
-    assert RNR_DELAY_NS[paging.receiver_code(a.qp)] == max(own, 2_560_000)
+    assert RNR_DELAY_NS[page_waits.receiver_code(a.qp)] == max(own, 2_560_000)
     assert Qpc.from_bytes(a.qp.context.to_bytes()).min_rnr_nak == code
 
 

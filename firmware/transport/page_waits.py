@@ -7,7 +7,7 @@ kept. Volume 1 knows no missing pages: to a peer all this looks like a receiver 
 
 from typing import Final
 
-from firmware import paging
+from firmware import page_faults
 from firmware.memory import PageFault
 from firmware.model import turns
 from firmware.model.hca import Hca
@@ -80,11 +80,11 @@ def hold_replies(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, kind: Wai
 
 def _request(hca: Hca, fault: PageFault, ahead_bytes: int, waiter: Waiter) -> bool:
     """Ask, and let the queue pair know what it waits for, so that it can go before the host has answered."""
-    wanted = paging.request(hca, fault, ahead_bytes, waiter)
+    wanted = page_faults.request(hca, fault, ahead_bytes, waiter)
     if wanted is None:
         return False
     qp: Qp = waiter.qp
-    qp.page_requests = [other for other in qp.page_requests if not paging.is_over(other)]
+    qp.page_requests = [other for other in qp.page_requests if not page_faults.is_over(other)]
     qp.page_requests.append(wanted)
     return True
 
