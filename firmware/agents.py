@@ -12,7 +12,7 @@ from firmware.mads.sma import Sma, owns
 from firmware.model.counters import Count, CountOf
 from firmware.model.hca import Hca
 from firmware.model.timers import Timer, TimerKind
-from firmware.port import Port
+from firmware.port import PortView
 from firmware.queues import post_event
 from firmware.transport.port import pkeys_match, transmit
 from vhca.counting import shown
@@ -44,7 +44,7 @@ class Agents:
         """Start from nothing: no address, no table, no counter."""
         self._sma = Sma(self._chip.info)
         self.port_counters = {number: PortCounters() for number in self._sma.ports}
-        self.ports = {number: Port(port, self.port_counters[number]) for number, port in self._sma.ports.items()}
+        self.ports = {number: PortView(port, self.port_counters[number]) for number, port in self._sma.ports.items()}
         self._performance = PerformanceAgent(self.port_counters)
         self._training = {number: Timer(TimerKind.LINK_TRAINING, number) for number in self.ports}
         self._falling = {number: Timer(TimerKind.LINK_FALLING, number) for number in self.ports}
@@ -168,11 +168,11 @@ class Agents:
             self._power_on()
         self._refresh()
 
-    def _bounce_link(self, port: Port) -> None:
+    def _bounce_link(self, port: PortView) -> None:
         self._hca.out.append(LinkControl(port.number, False))
         self._raise_link(port)
 
-    def _raise_link(self, port: Port) -> None:
+    def _raise_link(self, port: PortView) -> None:
         """Switch the transmitter on, if host and manager want it and no reset keeps it off for a while."""
         if port.admin_up and not port.managed.disabled and self._training[port.number].deadline_ns is None:
             self._hca.out.append(LinkControl(port.number, True))

@@ -1,21 +1,21 @@
 """A port as the rest of the firmware sees it: the management agent's state, in the words of transport and commands.
 
 The subnet management agent owns the port. What every packet needs is kept here as plain attributes, a copy that
-:meth:`Port.refresh` renews after everything that may change the port.
+:meth:`PortView.refresh` renews after everything that may change the port.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from firmware.mads.port import Port as ManagedPort
+from firmware.mads.port import ManagedPort
 from vhca.management.performance import PortCounters
 from vhca.wire.smp import PORT_ACTIVE
 
 VIOLATIONS_MAX: Final = 0xFFFF
 
 
-class Port:
-    """View of one port; see :class:`firmware.transport.port.Port`.
+class PortView:
+    """View of one port; see :class:`firmware.model.port.Port`.
 
     :ivar lid: base LID, 0 while unassigned. :ivar lmc: LID mask control. :ivar sm_lid: LID of the subnet manager.
     :ivar active: True in PortState Active. :ivar mtu: neighbour MTU in bytes. :ivar pkeys: P_Key table, 0 marks an
@@ -45,12 +45,12 @@ class Port:
         self.gids: Sequence[bytes] = [managed.gid(index) for index in range(len(managed.guids))]
 
     def pkey_violation(self) -> None:
-        """See :class:`firmware.transport.port.Port`: PortInfo.P_KeyViolations, which stays at its largest value."""
+        """See :class:`firmware.model.port.Port`: PortInfo.P_KeyViolations, which stays at its largest value."""
         info = self.managed.info
         info.pkey_violations = min(info.pkey_violations + 1, VIOLATIONS_MAX)
 
     def qkey_violation(self) -> None:
-        """See :class:`firmware.transport.port.Port`: PortInfo.Q_KeyViolations, which stays at its largest value."""
+        """See :class:`firmware.model.port.Port`: PortInfo.Q_KeyViolations, which stays at its largest value."""
         info = self.managed.info
         info.qkey_violations = min(info.qkey_violations + 1, VIOLATIONS_MAX)
 

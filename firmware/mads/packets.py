@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from firmware.mads.port import Port
+from firmware.mads.port import ManagedPort
 from vhca.management.packets import gmp_reply
 from vhca.wire import mad as madwire
 from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
@@ -45,7 +45,7 @@ def reply_packet(request: Packet, mad: bytes, slid: int) -> Packet:
     return gmp_reply(request, mad, slid)
 
 
-def trap_packet(port: Port, mad: bytes) -> Packet:
+def trap_packet(port: ManagedPort, mad: bytes) -> Packet:
     """The packet that carries a trap from `port` to its subnet manager."""
     packet = smp_packet(mad, port.sm_lid, port.lid)
     packet.sl = port.info.sm_sl

@@ -45,7 +45,7 @@ class PortEvent:
     subtype: int
 
 
-class Port:
+class ManagedPort:
     """One port of the card as management sees it; `info` is its PortInfo, `guids[0]` its port GUID."""
 
     def __init__(self, number: int, guid: int) -> None:

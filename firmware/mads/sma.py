@@ -18,7 +18,7 @@ from firmware.mads.port import (
     EVENT_PKEY,
     GUID_CAP,
     PARTITION_CAP,
-    Port,
+    ManagedPort,
     PortEvent,
 )
 from firmware.model.counters import SmpCount, SmpCountOf
@@ -49,14 +49,14 @@ def owns(mad: bytes) -> bool:
     return is_smp(mad) and for_agent(mad)
 
 
-class Sma(SubnetAgent[Port]):
+class Sma(SubnetAgent[ManagedPort]):
     """Agent of all ports of one card."""
 
     def __init__(self, info: BoardInfo) -> None:
         super().__init__()
         self.board = info
         self.node_description = _first_description(info)
-        self.ports = {number: Port(number, guid) for number, guid in enumerate(info.port_guids, 1)}
+        self.ports = {number: ManagedPort(number, guid) for number, guid in enumerate(info.port_guids, 1)}
         self.counters: Counter[SmpCount] = Counter()
         self.counters_of: Tally[SmpCountOf] = Tally()
         # Of the request at hand: what the driver must hear.
@@ -82,7 +82,7 @@ class Sma(SubnetAgent[Port]):
             smpwire.MLNX_EXT_PORT_INFO: self._set_ext_port_info,
         }
 
-    def port(self, number: int) -> Port:
+    def port(self, number: int) -> ManagedPort:
         """Management state of port `number` (1-based); KeyError if there is none."""
         return self.ports[number]
 
@@ -152,7 +152,7 @@ class Sma(SubnetAgent[Port]):
         return request.to_bytes(), events
 
     @staticmethod
-    def _end_of_path(port: Port, request: Smp) -> bool:
+    def _end_of_path(port: ManagedPort, request: Smp) -> bool:
         """Complete the return path of a request that ends here (14.2.2); False if it does not end here."""
         if request.status & madwire.STATUS_DIRECTION or request.hop_count > 63:
             return False
@@ -170,11 +170,11 @@ class Sma(SubnetAgent[Port]):
 
     # Get
 
-    def _get_node_description(self, port: Port, request: Smp) -> int:
+    def _get_node_description(self, port: ManagedPort, request: Smp) -> int:
         request.data = self.node_description
         return _INVALID if request.attr_mod else _OK
 
-    def _get_node_info(self, port: Port, request: Smp) -> int:
+    def _get_node_info(self, port: ManagedPort, request: Smp) -> int:
         board = self.board
         info = NodeInfo(
             base_version=1,
@@ -193,17 +193,17 @@ class Sma(SubnetAgent[Port]):
         request.data = info.to_bytes().ljust(64, b"\0")
         return _INVALID if request.attr_mod else _OK
 
-    def _get_guid_info(self, port: Port, request: Smp) -> int:
+    def _get_guid_info(self, port: ManagedPort, request: Smp) -> int:
         if request.attr_mod * smpwire.GUIDS_PER_BLOCK >= GUID_CAP:
             return _INVALID
         request.data = smpwire.pack_guids(port.guids)
         return _OK
 
-    def _selected(self, port: Port, number: int) -> Port | None:
+    def _selected(self, port: ManagedPort, number: int) -> ManagedPort | None:
         """The port that an attribute modifier names; 0 is the port at which the SMP arrived."""
         return self.ports.get(number) if number else port
 
-    def _get_port_info(self, port: Port, request: Smp) -> int:
+    def _get_port_info(self, port: ManagedPort, request: Smp) -> int:
         target = self._selected(port, port_of(request.attr_mod))
         if target is None:
             return _INVALID
@@ -215,17 +215,17 @@ class Sma(SubnetAgent[Port]):
         request.data = info.to_bytes()
         return _OK
 
-    def _get_pkey_table(self, port: Port, request: Smp) -> int:
+    def _get_pkey_table(self, port: ManagedPort, request: Smp) -> int:
         if (request.attr_mod & 0xFFFF) * smpwire.P_KEYS_PER_BLOCK >= PARTITION_CAP:
             return _INVALID
         request.data = smpwire.pack_words(port.pkeys).ljust(64, b"\0")
         return _OK
 
-    def _get_sl_to_vl(self, port: Port, request: Smp) -> int:
+    def _get_sl_to_vl(self, port: ManagedPort, request: Smp) -> int:
         request.data = pack_sl_to_vl(port.sl_to_vl)
         return _OK
 
-    def _get_vl_arbitration(self, port: Port, request: Smp) -> int:
+    def _get_vl_arbitration(self, port: ManagedPort, request: Smp) -> int:
         block = request.attr_mod >> 16
         if block not in (1, 3):
             return _INVALID
@@ -233,10 +233,10 @@ class Sma(SubnetAgent[Port]):
         request.data = table.ljust(64, b"\0")
         return _OK
 
-    def _get_vendor_diag(self, port: Port, request: Smp) -> int:
+    def _get_vendor_diag(self, port: ManagedPort, request: Smp) -> int:
         return _OK
 
-    def _get_ext_port_info(self, port: Port, request: Smp) -> int:
+    def _get_ext_port_info(self, port: ManagedPort, request: Smp) -> int:
         target = self._selected(port, request.attr_mod)
         if target is None:
             return _INVALID
@@ -245,7 +245,7 @@ class Sma(SubnetAgent[Port]):
 
     # Set: check everything, then change everything
 
-    def _set_guid_info(self, port: Port, request: Smp) -> int:
+    def _set_guid_info(self, port: ManagedPort, request: Smp) -> int:
         if request.attr_mod * smpwire.GUIDS_PER_BLOCK >= GUID_CAP:
             return _INVALID
         # Entry 0 is burnt in (14.2.5.5).
@@ -255,7 +255,7 @@ class Sma(SubnetAgent[Port]):
             self._events.append(PortEvent(port.number, EVENT_GUID))
         return _OK
 
-    def _set_pkey_table(self, port: Port, request: Smp) -> int:
+    def _set_pkey_table(self, port: ManagedPort, request: Smp) -> int:
         if (request.attr_mod & 0xFFFF) * smpwire.P_KEYS_PER_BLOCK >= PARTITION_CAP:
             return _INVALID
         pkeys = smpwire.unpack_words(request.data)[:PARTITION_CAP]
@@ -264,11 +264,11 @@ class Sma(SubnetAgent[Port]):
             self._events.append(PortEvent(port.number, EVENT_PKEY))
         return _OK
 
-    def _set_sl_to_vl(self, port: Port, request: Smp) -> int:
+    def _set_sl_to_vl(self, port: ManagedPort, request: Smp) -> int:
         port.sl_to_vl = unpack_sl_to_vl(request.data)
         return _OK
 
-    def _set_vl_arbitration(self, port: Port, request: Smp) -> int:
+    def _set_vl_arbitration(self, port: ManagedPort, request: Smp) -> int:
         block = request.attr_mod >> 16
         if block == 1:
             port.vl_arbitration_low = request.data[: 2 * port.info.vl_arbitration_low_cap]
@@ -278,7 +278,7 @@ class Sma(SubnetAgent[Port]):
             return _INVALID
         return _OK
 
-    def _set_port_info(self, port: Port, request: Smp) -> int:
+    def _set_port_info(self, port: ManagedPort, request: Smp) -> int:
         target = self._selected(port, port_of(request.attr_mod))
         if target is None:
             return _INVALID
@@ -302,7 +302,7 @@ class Sma(SubnetAgent[Port]):
         self._reregister = wanted.client_reregister
         return _OK
 
-    def _set_ext_port_info(self, port: Port, request: Smp) -> int:
+    def _set_ext_port_info(self, port: ManagedPort, request: Smp) -> int:
         target = self._selected(port, request.attr_mod)
         wanted = None if target is None else ext_port_wanted(target.ext_speed_enabled, request.data)
         if target is None or wanted is None:
@@ -310,7 +310,7 @@ class Sma(SubnetAgent[Port]):
         target.ext_speed_enabled = wanted
         return _OK
 
-    def _trap_144(self, port: Port, change_flags: int) -> bytes | None:
+    def _trap_144(self, port: ManagedPort, change_flags: int) -> bytes | None:
         if port.state < smpwire.PORT_ARMED or not port.sm_lid or not port.info.capability_mask & smpwire.CAP_TRAP:
             return None
         lid = port.lid.to_bytes(2, "big")
@@ -330,7 +330,7 @@ def _unicast(lid: int) -> bool:
     return 0 < lid < MULTICAST_LID_FIRST
 
 
-def _port_info_valid(port: Port, wanted: PortInfo, attr_mod: int) -> bool:
+def _port_info_valid(port: ManagedPort, wanted: PortInfo, attr_mod: int) -> bool:
     """Tell whether all fields of a Set(PortInfo) are legal now; any illegal one refuses the whole (14.2.5.6)."""
     info = port.info
     return (
@@ -368,7 +368,7 @@ def _apply_port_info(info: PortInfo, wanted: PortInfo, attr_mod: int) -> None:
             setattr(info, name, 0)
 
 
-def _move_port(port: Port, wanted: PortInfo, events: list[PortEvent]) -> None:
+def _move_port(port: ManagedPort, wanted: PortInfo, events: list[PortEvent]) -> None:
     order = link_order(port.state, wanted)
     if order == "disable":
         events += port.disable()

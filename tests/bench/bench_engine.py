@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from firmware.mads.sma import Sma
 from firmware.model.counters import Count
-from firmware.port import Port
+from firmware.port import PortView
 from firmware.transport import engine
 from tests.scenario.world import RTS, World, pair
 from vhca.hw.effects import DmaWrite, Effect, EntryWrite, Transmit
@@ -89,7 +89,7 @@ class Engine:
             managed = Sma(card.hca.info).ports[1]
             managed.info.lid = card.port.lid
             managed.info.port_state = PORT_ACTIVE
-            card.hca.ports = {1: Port(managed, PortCounters())}
+            card.hca.ports = {1: PortView(managed, PortCounters())}
         self.size = size
         a, b = self.a, self.b
         self.local, self.remote = local, remote = a.card.alloc(max(size, 1)), b.card.alloc(max(size, 1))
