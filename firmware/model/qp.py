@@ -88,10 +88,10 @@ class Requester:
     burst_most: int = BURST_BYTES
     burst_bytes: int = BURST_BYTES
     last_sent: Packet | None = None
-    # What every packet of the step under way has in common: source LID, P_Key, way out.
+    # What every packet of the step under way has in common: source LID, P_Key, where it leaves.
     slid: int = 0
     pkey: int = 0
-    way_out: int = 0
+    egress: int = 0
     # Of a DC initiator: address vector, access key, number and first PSN of its connection.
     target: bytes = b""
     access_key: int = 0

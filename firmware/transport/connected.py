@@ -28,7 +28,7 @@ def receive(hca: Hca, port: Port, qp: Qp, packet: Packet) -> None:
         hca.count[Count.RX_DROP_PKEY] += 1
         port.pkey_violation()
         return
-    if (path.grh is not None or packet.grh is not None) and not _same_way(port, path, packet.grh):
+    if (path.grh is not None or packet.grh is not None) and not _same_route(port, path, packet.grh):
         hca.count[Count.RX_DROP_GID] += 1
         return
     hca.count[RX_PACKETS] += packet.count
@@ -58,7 +58,7 @@ def _dispatch(hca: Hca, qp: Qp, packet: Packet) -> None:
         responder.request(hca, qp, packet)
 
 
-def _same_way(port: Port, path: Path, grh: Grh | None) -> bool:
+def _same_route(port: Port, path: Path, grh: Grh | None) -> bool:
     """Both directions of a connection have a GRH or none has; each names the other's ends (9.6.1.3)."""
     expected = path.grh
     if expected is None or grh is None:

@@ -1,4 +1,4 @@
-"""What the transport sees of a port: addresses, tables and whether it is active; and the way out of it.
+"""What the transport sees of a port: addresses, tables and whether it is active; and where packets leave it.
 
 The port's owner (subnet management agent, commands) provides an object of this shape as ``hca.ports[number]``; numbers
 start at 1. The transport only reads it, at each use, because a subnet manager may change it at any time.
@@ -75,7 +75,7 @@ WIRE: Final = 1
 LOOPBACK: Final = 2
 
 
-def way_out(port: Port, dlid: int) -> int:
+def egress(port: Port, dlid: int) -> int:
     """Where packets for a unicast LID go: nowhere while the port is not active, to the wire, or round inside."""
     if not port.active:
         return CLOSED

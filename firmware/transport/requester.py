@@ -28,7 +28,7 @@ from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.model.timers import Timer, TimerKind
 from firmware.transport import account, completion, dc, page_waits, umr
 from firmware.transport.lifecycle import enter_send_error
-from firmware.transport.port import LOOPBACK, WIRE, discard, grh_of, pkey_at, way_out
+from firmware.transport.port import LOOPBACK, WIRE, discard, egress, grh_of, pkey_at
 from firmware.transport.retire import retire
 from firmware.transport.wqe import UMR, WqeError, blocks_of, identity_of, parse
 from vhca.hw.effects import Transmit
@@ -62,7 +62,7 @@ def run(hca: Hca, qp: Qp) -> None:
         return
     try:
         sq.refresh(hca.memory)
-        _find_way(hca, qp, requester)
+        _look_up_path(hca, qp, requester)
         _drain(hca, qp, requester, sq)
     except DmaError as error:
         _queue_lost(hca, qp, error)
@@ -82,7 +82,7 @@ def run(hca: Hca, qp: Qp) -> None:
             hca.timers.arm(timer, hca.now_ns + requester.timeout_ns)
 
 
-def _find_way(hca: Hca, qp: Qp, requester: Requester) -> None:
+def _look_up_path(hca: Hca, qp: Qp, requester: Requester) -> None:
     """Look at port and path once for all packets of this step."""
     path = qp.path
     if path is not None:
@@ -90,7 +90,7 @@ def _find_way(hca: Hca, qp: Qp, requester: Requester) -> None:
         requester.slid = port.lid | path.mlid & (1 << port.lmc) - 1 if path.mlid else port.lid
         requester.pkey = pkey_at(port, qp.pkey_index)
         grh_of(port, path)
-        requester.way_out = way_out(port, path.dlid)
+        requester.egress = egress(port, path.dlid)
 
 
 def _queue_lost(hca: Hca, qp: Qp, error: DmaError) -> None:
@@ -125,11 +125,11 @@ def _drain(hca: Hca, qp: Qp, requester: Requester, sq: SendQueue) -> None:
             if not _may_start(requester, wqe):
                 return
             if wqe.raw and qp.service == ST_DCI:
-                way = dc.connect(hca, qp, requester, wqe)
-                if way == dc.WAIT:
+                connection = dc.connect(hca, qp, requester, wqe)
+                if connection == dc.WAIT:
                     return
-                if way == dc.CONNECTED:
-                    _find_way(hca, qp, requester)
+                if connection == dc.CONNECTED:
+                    _look_up_path(hca, qp, requester)
             if not wqe.fault and not _start(requester, wqe):
                 return
             if wqe.fault:
@@ -338,10 +338,9 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     counters = hca.count
     counters[TX_PACKETS] += count
     counters[TX_BYTES] += len(payload)
-    way = requester.way_out
-    if way == WIRE:
+    if requester.egress == WIRE:
         hca.out.append(Transmit(qp.port, packet))
-    elif way == LOOPBACK:
+    elif requester.egress == LOOPBACK:
         hca.loopback.append((qp.port, packet))
     else:
         discard(hca, hca.ports[qp.port], packet)
