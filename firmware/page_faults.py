@@ -31,7 +31,7 @@ DOUBT_NS: Final = 1_000_000_000
 DOUBT_SHOWN_NS: Final = 10_000_000_000
 # The pace: the first repetition after 5 ms, each further one after twice the time, up to the second value.
 PACE_NS: Final = (5_000_000, 320_000_000)
-# Whoever asks for a place again after so long does not continue that dispute.
+# Whoever asks for an address again after so long does not continue that dispute.
 FORGOTTEN_NS: Final = 5_000_000_000
 TOKEN_MASK: Final = (1 << 48) - 1
 EVENT_PAGE_FAULT: Final = int(EventType.PAGE_FAULT)
@@ -93,22 +93,22 @@ def answered(hca: Hca, token: int, good: bool) -> tuple[bool, Waiter | None]:
     hca.budget.give(PAGE_REQUEST_BYTES)
     if faults.waiting:
         _post(hca, faults.waiting.popleft())
-    place = (done.key, done.va)
+    address = (done.key, done.va)
     if good:
         hca.count[Count.PAGE_FAULTS_RESUMED] += 1
-        faults.doubted.pop(place, None)
+        faults.doubted.pop(address, None)
         return True, end(done)
-    if _is_doubtful(hca, done, place):
+    if _is_doubtful(hca, done, address):
         return True, None
     hca.count[Count.PAGE_FAULTS_FAILED] += 1
     return True, end(done)
 
 
-def _is_doubtful(hca: Hca, refused: PageRequest, place: tuple[int, int]) -> bool:
+def _is_doubtful(hca: Hca, refused: PageRequest, address: tuple[int, int]) -> bool:
     """Is a refusal not to be believed yet? If so, whoever waits tries again after a while."""
     faults = hca.page_faults
     now = hca.now_ns
-    first, last, refusals = faults.doubted.pop(place, (now, now, 0))
+    first, last, refusals = faults.doubted.pop(address, (now, now, 0))
     if now - last > FORGOTTEN_NS:
         first, refusals = now, 0
     refusals += 1
@@ -117,7 +117,7 @@ def _is_doubtful(hca: Hca, refused: PageRequest, place: tuple[int, int]) -> bool
     if len(faults.doubted) >= MAX_OUTSTANDING:
         # Faults that nobody repeated.
         faults.doubted.clear()
-    faults.doubted[place] = (first, now, refusals)
+    faults.doubted[address] = (first, now, refusals)
     least, most = PACE_NS
     pace = min(least << min(refusals, REFUSALS) - 1, most)
     hca.timers.arm(Timer(TimerKind.PAGES_REFUSED, refused), now + pace)

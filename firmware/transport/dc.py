@@ -109,8 +109,8 @@ def receive(hca: Hca, port: Port, port_number: int, packet: Packet) -> None:
 
 def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
     """The target's side of the connection that `packet` belongs to, made at its first packet; None if it is over."""
-    place = (packet.slid, packet.src_qp)
-    known = target.connections.get(place)
+    peer = (packet.slid, packet.src_qp)
+    known = target.connections.get(peer)
     if known is not None:
         number, connection = known
         age = (number - packet.dc_connection) & NUMBER_MASK
@@ -118,7 +118,7 @@ def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
             return connection
         if age < HALF:
             return None
-        del target.connections[place]
+        del target.connections[peer]
         _close(hca, connection)
     elif target.connections and (len(target.connections) >= MAX_CONNECTIONS or hca.budget.full):
         oldest = next(iter(target.connections))
@@ -128,7 +128,7 @@ def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
     connection.charged = CONNECTION_BYTES
     # A target has one connection at least, or nobody could ever reach it.
     hca.budget.charge(CONNECTION_BYTES)
-    target.connections[place] = (packet.dc_connection, connection)
+    target.connections[peer] = (packet.dc_connection, connection)
     hca.count[Count.DC_ACCEPTS] += 1
     return connection
 
@@ -164,8 +164,8 @@ def _wrong_key(hca: Hca, target: Dct, packet: Packet) -> None:
     """Refuse a request that does not know the access key; tell the host if it wants to know."""
     target.key_violations += 1
     hca.count[Count.DC_KEY_VIOLATIONS] += 1
-    nobody = _new_connection(target, packet)
-    transmit(hca, target.port, acknowledgement(hca, nobody, packet.psn, NAK_REMOTE_ACCESS, 0))
+    refused = _new_connection(target, packet)
+    transmit(hca, target.port, acknowledgement(hca, refused, packet.psn, NAK_REMOTE_ACCESS, 0))
     if target.armed:
         target.armed = False
         post_event(hca, EventType.DCT_KEY_VIOLATION, 0, DctData(dctn=target.handle).to_bytes())

@@ -37,8 +37,8 @@ def forget(hca: Hca, qp: Qp) -> None:
     for timer in (requester.ack_timer, requester.rnr_timer):
         hca.timers.drop(timer)
     requester.ack_timer = requester.rnr_timer = None
-    for place in [place for place, special in hca.special_qps.items() if special is qp]:
-        del hca.special_qps[place]
+    for number in [number for number, special in hca.special_qps.items() if special is qp]:
+        del hca.special_qps[number]
     hca.flushing.pop(qp.handle, None)
 
 
