@@ -107,7 +107,7 @@ def turn(hca: Hca) -> None:
     if work == turns.SEND:
         _send(hca, qp)
     elif work == turns.REPLY:
-        replies.pump(hca, qp)
+        replies.send_replies(hca, qp)
     elif work == turns.STORE:
         connected.store_on(hca, qp)
     else:

@@ -160,12 +160,12 @@ def begin(hca: Hca, qp: Qp) -> None:
     replies = qp.responder.replies
     job = replies[0]
     if len(replies) == 1 and not (isinstance(job, ReadJob) and job.length > AT_ONCE_BYTES):
-        pump(hca, qp)
+        send_replies(hca, qp)
     else:
         hca.turns.add(REPLY, qp)
 
 
-def pump(hca: Hca, qp: Qp) -> None:
+def send_replies(hca: Hca, qp: Qp) -> None:
     """Send answers that wait, a bounded number of bytes per step."""
     responder = qp.responder
     _send_answers(hca, qp, responder)
@@ -246,7 +246,7 @@ def resume(hca: Hca, waiter: Waiter, good: bool) -> None:
     waiter.side.stalled = False
     if page_waits.alive(qp, waiter.side):
         if good:
-            pump(hca, qp)
+            send_replies(hca, qp)
         else:
             _read_failed(hca, qp, waiter.item, waiter.reason)
 
