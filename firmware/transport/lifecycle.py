@@ -384,7 +384,6 @@ def _carry_out(hca: Hca, qp: Qp, row: Transition, why: str) -> None:
         names = STATE_NAMES[row.source], STATE_NAMES[row.target]
         hca.trace("qp_state", {"qpn": qp.handle, "from": names[0], "to": names[1], "why": why})
     qp.state = row.target
-    qp.context.state = row.target
     for step in row.after:
         step(hca, qp)
 

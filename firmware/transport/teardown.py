@@ -65,7 +65,6 @@ def drop_answers(hca: Hca, qp: Qp) -> None:
     """Drop answers and packets that wait."""
     qp.responder.replies.clear()
     account.drop_packets(hca, qp)
-    qp.requester.rnr_waiting = False
 
 
 def flush_posted(hca: Hca, qp: Qp) -> None:

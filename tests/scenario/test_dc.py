@@ -12,6 +12,7 @@ from firmware.model.dct import Dct
 from firmware.model.objects import MODE_KLM, REMOTE_READ, Mkey
 from firmware.model.qp import ST_DCI
 from firmware.transport import dc, engine
+from firmware.transport.lifecycle import Event
 from tests.scenario.test_paging import PRESENT, Region, answer, faults
 from tests.scenario.tools import FIRST, counted, inject
 from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data, packed_klms
@@ -93,6 +94,17 @@ def test_each_work_request_goes_to_the_target_that_it_names() -> None:
         assert {(c.qpn, c.source_qpn, c.user) for c in got} == {(target.dct.handle, a.qpn, 0x77)}
     # A run to one target is one connection.
     assert world.a.hca.count[Count.DC_CONNECTS] == 5
+
+
+def test_connections_are_traced() -> None:
+    world = World()
+    a, target = initiator(world.a), Target(world.b)
+    target.srq.post_recv(target.card.alloc(64), 64)
+    send(a, target, b"first")
+    world.settle()
+    target.card.step(lambda: dc.drain(target.card.hca, target.dct))
+    steps = [(details["from"], details["to"], details["why"]) for what, details in world.b.traces if what == "qp_state"]
+    assert steps == [("RST", "RTS", Event.CONNECT.value), ("RTS", "ERR", Event.DISCONNECT.value)]
 
 
 def test_a_small_message_is_in_the_targets_completion() -> None:

@@ -129,3 +129,15 @@ def test_a_card_whose_memory_is_used_to_the_byte_fetches_one_work_request_at_a_t
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=False)
     a.ring()
     assert len(a.qp.requester.pending) == 1
+
+
+def test_flushed_work_requests_are_given_back_at_once() -> None:
+    world, a, b = pair()
+    budget = a.card.hca.budget
+    before = budget.used
+    world.fault = lambda packet: []
+    for _ in range(3):
+        a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
+    assert budget.used == before + 3 * WORK_REQUEST_BYTES
+    assert a.apply(Op.QP_2ERR) == 0
+    assert budget.used == before

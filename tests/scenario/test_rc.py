@@ -467,6 +467,21 @@ def test_reset_forgets_everything_without_completions() -> None:
     assert live_context(a.qp).state == 0
 
 
+def test_after_a_reset_both_queues_begin_anew() -> None:
+    world, a, b = pair()
+    for _ in range(2):
+        for number in range(3):
+            b.post_recv(b.buffer(8), 8)
+            a.send(a.buffer(8), 8)
+            world.settle()
+            assert [c.counter for c in a.send_cq.poll()] == [c.counter for c in b.recv_cq.poll()] == [number]
+        for end, peer in ((a, b), (b, a)):
+            assert end.apply(Op.QP_2RST) == 0
+            end.card.memory.write(end.dbr, bytes(8))
+            end.sq_posted = end.rq_posted = 0
+            end.connect(peer)
+
+
 def test_sends_posted_before_rts_start_with_it() -> None:
     world = World()
     a, b = End(world.a), End(world.b)
@@ -498,6 +513,8 @@ def test_last_wqe_event_of_a_queue_pair_with_srq() -> None:
     b.apply(Op.QP_2ERR)
     b.apply(Op.QP_2ERR)
     assert world.b.events().count((0x13, b.qpn)) == 1
+    # Receives of a shared queue are not this queue pair's to flush: nothing is polled.
+    assert world.b.hca.timers.next_deadline() is None
 
 
 def test_send_with_invalidate() -> None:

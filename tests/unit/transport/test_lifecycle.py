@@ -49,6 +49,7 @@ def test_every_pair_of_state_and_command(start: int, op: Op) -> None:
         assert (status, end.qp.state) == (Status.OK, LEGAL[start, op])
     else:
         assert (status, end.qp.state) == (Status.BAD_QP_STATE, start)
+        assert end.qp.refusal
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,17 @@ def test_wrong_attribute_is_refused_and_changes_nothing(op: Op, fields: dict[str
     before = (end.qp.state, end.qp.context.to_bytes())
     assert end.apply(op, **fields) == status
     assert (end.qp.state, end.qp.context.to_bytes()) == before
+    assert end.qp.refusal
+
+
+def test_without_memory_for_answers_there_is_no_responder() -> None:
+    end = End(World(1 << 20).a)
+    end.to_init()
+    budget = end.card.hca.budget
+    used = budget.limit = budget.used
+    budget.ask = lambda: used
+    assert end.apply(Op.INIT2RTR_QP, mtu=3, path_rlid=2, log_rra_max=2) == Status.LIM_ERR
+    assert (end.qp.state, budget.used) == (INIT, used)
     assert end.qp.refusal
 
 
@@ -100,6 +112,7 @@ def test_required_attributes_are_taken_without_a_flag_and_optional_ones_only_wit
 def test_attribute_that_the_service_does_not_have_is_refused(service: int, op: Op, bit: int) -> None:
     _, a, _ = pair(service)
     assert a.apply(op, 1 << bit) == Status.BAD_PARAM
+    assert a.qp.refusal
 
 
 def test_every_optional_attribute_can_be_flagged_and_every_field_exists() -> None:
@@ -163,8 +176,7 @@ def test_nobody_else_changes_a_state() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Qp":
                 assert "state" not in [keyword.arg for keyword in node.keywords], path
     assert [place for place in found if not place[1].startswith(("context.", "out."))] == [
-        ("transport/lifecycle.py", "qp.state"),
-        ("transport/lifecycle.py", "qp.context.state"),
+        ("transport/lifecycle.py", "qp.state")
     ]
 
 
@@ -205,6 +217,19 @@ def test_query_returns_live_numbers() -> None:
     left, right = live_context(a.qp), live_context(b.qp)
     assert (left.next_send_psn, left.last_acked_psn, left.hw_sq_wqebb_counter) == (0xFFFFF3, 0xFFFFF2, 1)
     assert (right.next_rcv_psn, right.rmsn, right.state) == (0xFFFFF3, 1, RTS)
+    assert (left.cur_retry_count, left.cur_rnr_retry) == (3, 3)
+    # 4.096 us times 2**14, and four times that (9.7.6.1.3)
+    assert a.qp.requester.timeout_ns == 4 * 4096 << 14
+    a.apply(Op.QP_2ERR)
+    assert live_context(a.qp).state == ERR
+
+
+def test_a_registration_queue_takes_its_domain_from_the_command() -> None:
+    for service, domain in ((ST_REG_UMR, 7), (ST_RC, 0)):
+        end = End(World(1 << 20).a, service)
+        end.qp.pd = 0
+        end.to_init(pd=7)
+        assert end.qp.pd == domain
 
 
 def test_every_change_of_state_is_traced() -> None:
