@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page bench bench-memory bench-fairness fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs bench bench-memory bench-fairness fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -70,6 +70,12 @@ formats: $(STAMP) ## write docs/formats, docs/qp-states.md and docs/counters.md 
 	$(BIN)/python -m tests.lifecycle_page docs/qp-states.md
 	$(BIN)/python -m tests.counters_page docs/counters.md
 
+docs: $(STAMP) ## build/docs: these pages and the library's reference as a site; a broken link is an error
+	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2> /dev/null || \
+	  $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[docs]'
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs/site -d build/doctrees . build/docs
+	@echo "build/docs/index.html"
+
 bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
 	$(BIN)/python -m tests.bench.bench_engine
 	$(BIN)/python -m acceptance.benchmark
@@ -107,7 +113,7 @@ fetch: $(STAMP) ## fill the cache (QEMU, kernel, guest), for working without a n
 install: $(STAMP) ## the virtual environment alone
 
 clean: ## remove the virtual environment and what tools left; the cache of fetched parts stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml
