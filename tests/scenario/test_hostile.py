@@ -10,6 +10,7 @@ from firmware.memory import AccessError, find_key, translate
 from firmware.model.counters import Count
 from firmware.model.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK, Mkey
 from firmware.model.pages import packed
+from firmware.transport import engine
 from firmware.transport.completion import FLUSH_BUDGET
 from tests.scenario.test_umr import REGISTER, entries, free_key, register, umr
 from tests.scenario.test_xrc import segment, xrc
@@ -142,6 +143,24 @@ def test_a_long_receive_queue_is_flushed_in_parts() -> None:
     end.apply(Op.QP_2ERR)
     assert sum(isinstance(effect, EntryWrite) for effect in end.card.effects) <= FLUSH_BUDGET + 1
     world.pass_time(10_000_000)
+    assert [c.counter for c in cq.poll()] == list(range(3000))
+
+
+def test_receives_that_come_while_a_queue_is_in_error_are_flushed_in_turns_behind_one_look() -> None:
+    world = World()
+    cq = CompletionQueue(world.a, log_size=12)
+    end = End(world.a, ST_RC, log_rq=12, cq=cq)
+    end.to_init()
+    end.apply(Op.QP_2ERR)
+    for _ in range(3000):
+        end.post_recv()
+    # Up to the next look at the doorbell record, and not to the one behind it.
+    deadline = world.a.hca.timers.next_deadline()
+    assert deadline is not None
+    world.now_ns = deadline
+    world.a.step(lambda: engine.run_timers(world.a.hca))
+    while world.a.turn():
+        pass
     assert [c.counter for c in cq.poll()] == list(range(3000))
 
 

@@ -141,9 +141,11 @@ def test_pointers_alone_are_a_list() -> None:
     assert (decoded.inline, decoded.pieces, decoded.sges) == (None, None, [(0x77, 9, 6), (0x99, 9, 6)])
 
 
+@pytest.mark.parametrize("text", [b"text number %d", b"11 bytes, %d", b"12 bytes,  %d"])
 @pytest.mark.parametrize(("texts", "pointers"), [(1, 3), (1, 4), (2, 3), (3, 3), (4, 1)])
-def test_a_long_mix_of_inline_data_and_pointers_stays_packed(texts: int, pointers: int) -> None:
-    parts: list[bytes | tuple[int, int, int]] = [b"text number %d" % number for number in range(texts)]
+def test_a_long_mix_of_inline_data_and_pointers_stays_packed(texts: int, pointers: int, text: bytes) -> None:
+    # One of 12 bytes fills its unit to the end.
+    parts: list[bytes | tuple[int, int, int]] = [text % number for number in range(texts)]
     parts += [(0x1000 + number, 8 + number, 9) for number in range(pointers)]
     parts = parts[1::2] + parts[::2]
     body = b""
