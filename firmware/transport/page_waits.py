@@ -13,10 +13,12 @@ from firmware.model import turns
 from firmware.model.hca import Hca
 from firmware.model.objects import Waiter, WaitKind
 from firmware.model.qp import ERR, RST, RTS, Qp, Requester, Responder
+from firmware.model.rings import RecvWqe
 from firmware.model.send_wqe import PAGING, SendWqe
 from firmware.transport import completion
 from firmware.transport.retire import retire
 from firmware.transport.retry import RNR_DELAY_NS, rewind
+from vhca.wire.packet import Packet
 
 # The host takes a while, and a short RNR timer would only use up the peer's retries: ask for 2.56 ms at least (the
 # queue pair's own value is a minimum, 9.7.5.2.8).
@@ -71,11 +73,16 @@ def hold_request(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, refusal: 
     return responder.paging
 
 
-def hold_replies(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, kind: WaitKind, item: object) -> bool:
-    """Keep replies, or arrivals, back until the pages of the first one have come; False if that is in vain."""
+def hold_replies(hca: Hca, qp: Qp, fault: PageFault, ahead_bytes: int, refusal: tuple[int, int, int]) -> bool:
+    """Keep replies back until the pages of the READ that is answered have come; False if that is in vain."""
     responder = qp.responder
-    responder.stalled = _request(hca, fault, ahead_bytes, Waiter(kind, qp, responder, item, str(fault)))
+    responder.stalled = _request(hca, fault, ahead_bytes, Waiter(WaitKind.READ, qp, responder, refusal, str(fault)))
     return responder.stalled
+
+
+def hold_receive(hca: Hca, qp: Qp, fault: PageFault, arrival: tuple[int, Packet, RecvWqe]) -> bool:
+    """Ask for the pages of the receive that a datagram has taken; False if that is in vain."""
+    return _request(hca, fault, 0, Waiter(WaitKind.RECEIVE, qp, qp.responder, arrival, str(fault)))
 
 
 def _request(hca: Hca, fault: PageFault, ahead_bytes: int, waiter: Waiter) -> bool:

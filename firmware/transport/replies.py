@@ -19,7 +19,7 @@ from firmware.memory import (
 )
 from firmware.model.counters import TX_BYTES, TX_PACKETS, Count, QCount
 from firmware.model.hca import Hca
-from firmware.model.objects import REMOTE_READ, Waiter, WaitKind
+from firmware.model.objects import REMOTE_READ, Waiter
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ST_DCT, ST_RC, ST_XRC, AtomicJob, Qp, ReadJob, Refusal, Resource, Responder
 from firmware.model.segment import BURST_COST_BYTES, BURST_PACKETS, LOG_PACKET_COST, packet_count
@@ -221,9 +221,7 @@ def _send_read_burst(hca: Hca, qp: Qp, responder: Responder, job: ReadJob) -> in
             nak = NAK_REMOTE_OPERATION if error.kind == BUS else NAK_REMOTE_ACCESS
             ahead = job.length - offset - size
             refusal = (psn, nak, job.msn)
-            if not isinstance(error, PageFault) or not page_waits.hold_replies(
-                hca, qp, error, ahead, WaitKind.READ, refusal
-            ):
+            if not isinstance(error, PageFault) or not page_waits.hold_replies(hca, qp, error, ahead, refusal):
                 _read_failed(hca, qp, refusal, str(error))
             return 0
     count = packet_count(size, log_mtu)

@@ -13,7 +13,7 @@ from firmware.model.budget import PACKET_BYTES
 from firmware.model.counters import RX_UD_BYTES, RX_UD_PACKETS, TX_UD_BYTES, TX_UD_PACKETS, Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.multicast import MulticastGroup
-from firmware.model.objects import Waiter, WaitKind
+from firmware.model.objects import Waiter
 from firmware.model.port import Port
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp, Responder
@@ -296,7 +296,7 @@ def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) 
 
 def _not_present(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe, fault: PageFault) -> None:
     """Pages of the receive are missing: keep the datagram until they have come, and what arrives in the meantime."""
-    if page_waits.hold_replies(hca, qp, fault, 0, WaitKind.RECEIVE, (port_number, packet, recv)):
+    if page_waits.hold_receive(hca, qp, fault, (port_number, packet, recv)):
         responder = qp.responder
         responder.recv = recv
         hca.budget.charge(len(packet.payload) + PACKET_BYTES)
@@ -309,7 +309,6 @@ def resume_receive(hca: Hca, waiter: Waiter, good: bool) -> None:
     """The pages of a receive have come, or will not: go on with the datagrams that waited."""
     qp: Qp = waiter.qp
     responder: Responder = waiter.side
-    responder.stalled = False
     if not page_waits.alive(qp, responder):
         return
     port_number, packet, recv = waiter.item
