@@ -130,7 +130,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m acceptance.benchmark``; returns the exit status."""
+    """`python -m acceptance.benchmark`; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m acceptance.benchmark",
         description="Run perftest on the HCA and on Soft-RoCE between the same two guests and print the ratios.",

@@ -1,6 +1,6 @@
 """The acceptance run of a bench: two guests exchange RDMA over their cards, and one table says how it went.
 
-Assumes a :class:`vhca.lab.Lab` of at least two guests with a card each, not started yet.  Guarantees: every row of
+Assumes a :class:`vhca.lab.Lab` of at least two guests with a card each, not started yet. Guarantees: every row of
 the table comes from a command that ran and ended well, and from figures that it printed; the first step that does
 not end well ends the run with its name and the last lines of the log that tells why.
 """
@@ -42,7 +42,7 @@ _TAIL_LINES: Final = 12
 
 
 class DemoFailed(Exception):
-    """A step failed.  The text names it and ends with the last lines of the log that tells why."""
+    """A step failed. The text names it and ends with the last lines of the log that tells why."""
 
     def __init__(self, step: str, why: str, log_dir: object = None) -> None:
         text = f"FAILED at: {step}\n" + "\n".join("  " + line for line in why.rstrip().splitlines())
@@ -73,7 +73,7 @@ EXCHANGES: Final = (
 )
 
 
-# -- running them ------------------------------------------------------------------------------------
+# ---- running them ----
 
 
 @dataclass(slots=True)
@@ -96,9 +96,9 @@ class _Run:
 
 
 def run(lab: Lab, progress: Progress, prepare: Callable[[], object], stream: TextIO | None = None) -> str:
-    """Prepare, start the lab, run everything, stop the lab; returns the table.  Raises :class:`DemoFailed`.
+    """Prepare, start the lab, run everything, stop the lab; returns the table. Raises :class:`DemoFailed`.
 
-    ``prepare`` makes ready what the lab needs and may print progress lines of its own.
+    `prepare` makes ready what the lab needs and may print progress lines of its own.
     """
     state = _Run(lab, Stopwatch(stream if stream is not None else sys.stderr, progress))
     started_s = time.monotonic()
@@ -150,7 +150,7 @@ def _run_steps(state: _Run) -> None:
 
 
 def _agreement(hcas: Sequence[Hca]) -> str:
-    """What the cards of the two guests count together; ``LabError`` if one received other data than was sent."""
+    """What the cards of the two guests count together; `LabError` if one received other data than was sent."""
     counters = [hca.counters() for hca in hcas]
     sums = {
         way: [
@@ -168,7 +168,7 @@ def _agreement(hcas: Sequence[Hca]) -> str:
 
 
 def _judged(lab: Lab, ends: tuple[Completed, Completed], exchange: Exchange) -> str:
-    """The figure of an exchange that went well; else ``LabError`` with what both ends said."""
+    """The figure of an exchange that went well; else `LabError` with what both ends said."""
     server, client = ends
     said = []
     for guest, end in zip(lab.guests, ends, strict=False):
@@ -207,7 +207,7 @@ def _indented(text: str) -> str:
     return last_lines(text, _TAIL_LINES, "  ")
 
 
-# -- showing it --------------------------------------------------------------------------------------
+# ---- showing it ----
 
 
 def table(rows: Sequence[Row], total_s: float) -> str:
@@ -218,7 +218,7 @@ def table(rows: Sequence[Row], total_s: float) -> str:
 
 
 class Stopwatch:
-    """Shows which step runs, and for how long.  On a terminal the line is redrawn; elsewhere each step is a line."""
+    """Shows which step runs, and for how long. On a terminal the line is redrawn; elsewhere each step is a line."""
 
     def __init__(self, stream: TextIO, progress: Progress) -> None:
         self._stream = stream

@@ -1,6 +1,6 @@
 """Where the scripts for guests are, and where results go: in a checkout, and installed from a wheel.
 
-A wheel carries the scripts of ``guest-tests`` inside this package.  Results belong into the documentation of a
+A wheel carries the scripts of `guest-tests` inside this package. Results belong into the documentation of a
 checkout; elsewhere there is no such place, and the user names one.
 """
 
@@ -35,7 +35,7 @@ def stored_results(kind: str, package: Path = _PACKAGE) -> Path | None:
 
 
 def results_folder(kind: str, wanted: Path | None, package: Path = _PACKAGE) -> Path:
-    """Where results go: to the folder that was ``wanted``, else to the checkout's documentation.
+    """Where results go: to the folder that was `wanted`, else to the checkout's documentation.
 
     :raises LabError: there is no checkout, and none was wanted.
     """

@@ -2,7 +2,7 @@
 
 All producer and consumer indices are kept free running in Python integers and cut to the width of the wire where they
 meet it. A WQE is copied out of guest memory once; what is checked is what is used. An entry goes out as an
-``EntryWrite``, so the host never sees its ownership bit before its content.
+`EntryWrite`, so the host never sees its ownership bit before its content.
 """
 
 import struct

@@ -1,6 +1,6 @@
 """Adds 1 to a remote counter N times over a reliable connection; the counter must read N, each old value once.
 
-Run it in two guests with ``--peer 0:PORT`` (holds the counter) and ``--peer 1:PORT`` (adds). Needs
+Run it in two guests with `--peer 0:PORT` (holds the counter) and `--peer 1:PORT` (adds). Needs
 guest-tests/claims/common.py beside it or on PYTHONPATH. Ends with status 0 and one JSON line.
 """
 

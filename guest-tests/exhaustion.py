@@ -1,6 +1,6 @@
 """One SEND that never gets through: says with which status it completes and what state its queue pair is in then.
 
-Run it in two guests with ``--peer 0:PORT`` and ``--peer 1:PORT`` (sends). Without ``--rnr`` the fabric must lose what
+Run it in two guests with `--peer 0:PORT` and `--peer 1:PORT` (sends). Without `--rnr` the fabric must lose what
 side 1 sends; with it, side 0 posts no receive. Needs guest-tests/claims/common.py. Ends with one JSON line.
 """
 

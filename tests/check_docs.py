@@ -1,6 +1,6 @@
-"""Checks the links of the documentation: every relative link leads to a file, every ``#anchor`` to a heading.
+"""Checks the links of the documentation: every relative link leads to a file, every `#anchor` to a heading.
 
-``python tests/check_docs.py [FOLDER]`` prints one line per broken link and exits with 1 if there is one.  Links
+`python tests/check_docs.py [FOLDER]` prints one line per broken link and exits with 1 if there is one. Links
 to other sites are not followed: the check needs no network.
 """
 
@@ -19,7 +19,7 @@ _SKIPPED_FOLDERS = {".venv", ".git", ".cache", "node_modules", ".pytest_cache"}
 
 
 def pages(root: Path) -> Iterator[Path]:
-    """The Markdown files below ``root`` that are the project's."""
+    """The Markdown files below `root` that are the project's."""
     for path in sorted(root.rglob("*.md")):
         if not _SKIPPED_FOLDERS.intersection(path.relative_to(root).parts):
             yield path
@@ -40,7 +40,7 @@ def anchors(text: str) -> set[str]:
 
 
 def broken_links(root: Path) -> Iterator[str]:
-    """One line for every link below ``root`` that leads nowhere."""
+    """One line for every link below `root` that leads nowhere."""
     for page in pages(root):
         text = _CODE.sub("", page.read_text("utf-8"))
         targets = [next(filter(None, match)) for match in _LINK.findall(text)] + _REFERENCE.findall(text)

@@ -1,6 +1,6 @@
 """Who imports whom, as a page: rooms, floors and circles of the packages, and a picture of the firmware.
 
-``python -m tests.import_graph docs/imports.md`` writes the page; ``--check`` only tells whether it is up to date.
+`python -m tests.import_graph docs/imports.md` writes the page; `--check` only tells whether it is up to date.
 """
 
 import argparse

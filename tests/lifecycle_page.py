@@ -1,6 +1,6 @@
 """The page about the life cycle of a queue pair, made from the firmware's table.
 
-``python -m tests.lifecycle_page docs/qp-states.md`` writes the page; ``--check`` writes nothing and exits with 1 if the
+`python -m tests.lifecycle_page docs/qp-states.md` writes the page; `--check` writes nothing and exits with 1 if the
 page does not say what the table says.
 """
 

@@ -1,7 +1,7 @@
 """vhca: the open virtual ConnectX HCA.
 
 This package is the board and everything people use to drive it. The program on the board lives in
-the separate top-level package ``firmware`` and is loaded by name, like flashing an image.
+the separate top-level package `firmware` and is loaded by name, like flashing an image.
 """
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
 """The locked cabinet: folders and logs that only their owner can enter, write or swap.
 
-What a card logs tells keys and addresses of its guest's memory, and sockets are the way to that memory.  Assumes POSIX
-permissions.  Guarantees: a folder that another user owns or may write to is refused, with what to do about it; a log
+What a card logs tells keys and addresses of its guest's memory, and sockets are the way to that memory. Assumes POSIX
+permissions. Guarantees: a folder that another user owns or may write to is refused, with what to do about it; a log
 never follows a link, never goes on in a file that was there before, and can be read by its owner alone.
 """
 
@@ -23,7 +23,7 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UnsafeFolder(Exception):
-    """A folder that others could reach into; the text says why, ``remedy`` what to do about it."""
+    """A folder that others could reach into; the text says why, `remedy` what to do about it."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}\n  -> {remedy}")
@@ -32,7 +32,7 @@ class UnsafeFolder(Exception):
 
 
 def own_folder(path: Path) -> Path:
-    """Make ``path`` if it is not there (mode 0700), see that it is safe, and return it without links in it.
+    """Make `path` if it is not there (mode 0700), see that it is safe, and return it without links in it.
 
     :raises UnsafeFolder: it is no folder, belongs to somebody else, or others may write to it or replace it.
     :raises OSError: it cannot be made.
@@ -71,9 +71,9 @@ def _make(path: Path, mode: int) -> None:
 def create_private(path: Path) -> int:
     """Make a new file that its owner alone may read, in place of any that was there, and open it for writing.
 
-    A link at ``path`` is replaced, never followed.  Returns the descriptor, which appends and is not inherited.
+    A link at `path` is replaced, never followed. Returns the descriptor, which appends and is not inherited.
 
-    :raises OSError: it cannot be made, for example because ``path`` is a folder.
+    :raises OSError: it cannot be made, for example because `path` is a folder.
     """
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
@@ -82,7 +82,7 @@ def create_private(path: Path) -> int:
 
 
 class PrivateLog(RotatingFileHandler):
-    """A log in a file of our own, with one older part (``NAME.1``) beside it.
+    """A log in a file of our own, with one older part (`NAME.1`) beside it.
 
     A line that cannot be written, because the disk is full, is counted in :attr:`lost` and is no other trouble; of the
     first one our own log tells.

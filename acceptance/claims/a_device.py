@@ -28,7 +28,7 @@ _ADD: Final = Probe(
     " max_qp=device->attrs.max_qp:s32 create_qp=device->ops.create_qp:symbol lkey=device->local_dma_lkey:x32",
 )
 _REMOVE: Final = Probe("remove", "remove_client_context", "device=device->name:string client_id=client_id:u32")
-#: Messages without end.  It sleeps until they come: a program that polls would leave the kernel half of the processor.
+#: Messages without end. It sleeps until they come: a program that polls would leave the kernel half of the processor.
 _LOAD: Final = ("ibv_rc_pingpong", "-d", "mlx5_0", "-n", "100000000", "-e")
 #: Which function a client has for the removal of a device.
 _REMOVER: Final = Probe("remover", "add_client_context", "client=client->name:string remove=client->remove:symbol")
@@ -236,7 +236,7 @@ def _removed_by_umad(trace: Trace) -> list[str]:
 
 
 def _wait_moving(bench: Bench, before: int, least: int = 50, timeout_s: float = 60.0) -> None:
-    """Wait until the second card has received ``least`` packets more than ``before``."""
+    """Wait until the second card has received `least` packets more than `before`."""
     deadline_s = time.monotonic() + timeout_s
     while bench.fabric.counters()[f"{bench.card(1).name}.rcv_pkts"] < before + least:
         if time.monotonic() > deadline_s:

@@ -103,7 +103,7 @@ def a09(bench: Bench) -> Verdict:
 
 
 def _pingpong(bench: Bench, rounds: int, *more: str, before: Sequence[str] = ()) -> None:
-    """A ping-pong of g0 with g1; ``before`` goes before the program in g0."""
+    """A ping-pong of g0 with g1; `before` goes before the program in g0."""
     command = ["ibv_rc_pingpong", "-d", "mlx5_0", "-n", str(rounds), *more]
     other = bench.guest(1).popen(command)
     wait_listening(bench.guest(1), TCP_PORT, other.pid)

@@ -1,6 +1,6 @@
 """Claims B16 and B17: the whole matrix of transitions, from user space, against the table of the specification.
 
-The table below is that of the required and optional attributes of volume 1, 11.2.5.2, for five services.  Every call
+The table below is that of the required and optional attributes of volume 1, 11.2.5.2, for five services. Every call
 is made from the state that it starts from; ib_modify_qp_is_ok is traced meanwhile, so that its answer, the driver's
 and the table's can be compared call by call.
 """

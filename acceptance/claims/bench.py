@@ -1,6 +1,6 @@
 """What a claim works with: two guests with a card each, their cards, the cables, and a notebook.
 
-Assumes :class:`vhca.lab.lab.Lab`.  Guarantees: nothing boots before it is needed; everything done through the bench
+Assumes :class:`vhca.lab.lab.Lab`. Guarantees: nothing boots before it is needed; everything done through the bench
 is written into the notebook, which becomes the claim's evidence; a guest that a claim broke is replaced before the
 next one.
 """
@@ -93,7 +93,7 @@ class Result:
 class Bench:
     """The bench.
 
-    ``lab``: a running lab made with :data:`GUEST`, :data:`RACK` and :data:`SPARE_HCAS`; without one the bench boots
+    `lab`: a running lab made with :data:`GUEST`, :data:`RACK` and :data:`SPARE_HCAS`; without one the bench boots
     its own.
     """
 
@@ -122,7 +122,7 @@ class Bench:
         self._plugged = False
         self._boots = 0
 
-    # -- life ----------------------------------------------------------------------------------------
+    # ---- life ----
     @property
     def lab(self) -> Lab:
         """The lab, booted now if it is not running."""
@@ -220,12 +220,12 @@ class Bench:
         """Begin a new page of the notebook."""
         self.evidence = []
 
-    # -- the notebook --------------------------------------------------------------------------------
+    # ---- the notebook ----
     def record(self, where: str, command: str, output: object) -> None:
         """Write something down: where it was seen, what was done, what came of it (cut to a readable size)."""
         self.evidence.append(Evidence(where, command, excerpt(str(output))))
 
-    # -- guests --------------------------------------------------------------------------------------
+    # ---- guests ----
     def guest(self, index: int = 0) -> Guest:
         """A guest."""
         return self.lab.guests[index]
@@ -242,7 +242,7 @@ class Bench:
     ) -> Completed:
         """Run a command in a guest; a string is a line for the shell.
 
-        ``check`` raises if its status is not 0; ``quiet`` leaves it out of the notebook; ``show``: a regular
+        `check` raises if its status is not 0; `quiet` leaves it out of the notebook; `show`: a regular
         expression, only lines of the output that match it are written down.
         """
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
@@ -277,7 +277,7 @@ class Bench:
             output += f"\n[status {done.returncode}]"
         self.record(f"g{guest}", shown, output)
 
-    # -- scripts -------------------------------------------------------------------------------------
+    # ---- scripts ----
     def script(
         self,
         name: str,
@@ -290,7 +290,7 @@ class Bench:
     ) -> Result:
         """Run a Python script of guest-tests/ in a guest and return what it saw.
 
-        ``prefix`` goes before the interpreter (``("strace", "-f")``).  With ``check`` a status that is not 0, or no
+        `prefix` goes before the interpreter (`("strace", "-f")`). With `check` a status that is not 0, or no
         JSON line, raises :class:`ScriptError`.
         """
         argv = self._script_command(name, args, guest, prefix)
@@ -309,10 +309,10 @@ class Bench:
         quiet: bool = False,
         while_running: Callable[[], None] | None = None,
     ) -> tuple[Result, Result]:
-        """Run a script in each guest at the same time: ``script0`` in g0, ``script1`` in g1.
+        """Run a script in each guest at the same time: `script0` in g0, `script1` in g1.
 
-        They find each other by two arguments that are added, ``--peer SIDE:PORT`` (see ``Peer`` of
-        guest-tests/claims/common.py).  ``while_running`` is called once both have started.
+        They find each other by two arguments that are added, `--peer SIDE:PORT` (see `Peer` of
+        guest-tests/claims/common.py). `while_running` is called once both have started.
         """
         self._tcp_port += 1
         names, args = (script0, script1), (tuple(args0), tuple(args1))
@@ -380,7 +380,7 @@ class Bench:
             raise ScriptError(f"{_shown(name, args)} in g{guest} ended with {done.returncode}\n{tail}")
         return Result(seen or {}, done)
 
-    # -- kernel --------------------------------------------------------------------------------------
+    # ---- kernel ----
     @contextlib.contextmanager
     def trace(
         self,
@@ -394,7 +394,7 @@ class Bench:
     ) -> Iterator[Trace]:
         """Trace a guest's kernel while the body runs; see :class:`acceptance.claims.trace.Trace`.
 
-        The events are in the yielded object after the body.  ``show`` chooses those to write down.
+        The events are in the yielded object after the body. `show` chooses those to write down.
         """
         trace = Trace(self.guest(guest), probes, events, **more)
         with trace:
@@ -405,7 +405,7 @@ class Bench:
             self.record(f"g{guest}", f"trace: {what}", "\n".join(lines) or "(no event)")
 
     def interrupts(self, guest: int = 0, match: str = "mlx5") -> dict[str, int]:
-        """Interrupts taken so far, by name, of lines of /proc/interrupts that hold ``match``."""
+        """Interrupts taken so far, by name, of lines of /proc/interrupts that hold `match`."""
         counts: dict[str, int] = {}
         for line in self.read("/proc/interrupts", guest).splitlines():
             words = line.split()
@@ -422,19 +422,19 @@ class Bench:
         self.record(f"QEMU of g{guest}", f"pmemsave {address:#x} {size}", _hexadecimal(data, address))
         return data
 
-    # -- cards and cables ----------------------------------------------------------------------------
+    # ---- cards and cables ----
     def card(self, index: int = 0) -> Hca:
-        """A card: ``counters()``, ``objects()``, ``trace_tail(lines)``.  0 and 1 are the guests', 2 is the spare."""
+        """A card: `counters()`, `objects()`, `trace_tail(lines)`. 0 and 1 are the guests', 2 is the spare."""
         return self.lab.hcas[index]
 
     @property
     def fabric(self) -> LiveFabric:
-        """The fabric: ``counters()``, ``link_down(name)``, ``add_fault(name, fault)``, ``capture(path)``."""
+        """The fabric: `counters()`, `link_down(name)`, `add_fault(name, fault)`, `capture(path)`."""
         return self.lab.fabric
 
     @contextlib.contextmanager
     def fault(self, card: int, *faults: Fault, toward_card: bool = True) -> Iterator[Sequence[Fault]]:
-        """Let things go wrong on a card's cable while the body runs; each fault counts its ``hits``."""
+        """Let things go wrong on a card's cable while the body runs; each fault counts its `hits`."""
         name = self.card(card).name
         for fault in faults:
             self.fabric.add_fault(name, fault, "to_card" if toward_card else "from_card")
@@ -447,7 +447,7 @@ class Bench:
             self.record(f"cable of {name}", f"faults {way} the card", text)
 
     def plug_spare(self, guest: int = 0) -> None:
-        """Plug the spare card into the empty slot of a running guest.  Only once in the life of a lab."""
+        """Plug the spare card into the empty slot of a running guest. Only once in the life of a lab."""
         if self._plugged:
             raise LabError("the spare card is plugged in already", "use needs=('fresh',)")
         self._plugged = True

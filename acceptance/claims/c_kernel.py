@@ -120,7 +120,7 @@ def _mapping(event: Event) -> tuple[str, str, str]:
 
 
 def _for_completions(event: Event) -> bool:
-    """Is this part of the MAD layer's completion queue?  Its doorbell record is allocated in the same call."""
+    """Is this part of the MAD layer's completion queue? Its doorbell record is allocated in the same call."""
     allocates = any("frag_buf" in name for name in event.stack)
     return allocates and {"mlx5_ib_create_cq", "ib_mad_init_device"} <= set(event.stack)
 

@@ -1,7 +1,7 @@
 """A listener on a card's cable: every packet as it passes, with its time; nothing is changed or delayed.
 
-Assumes a running bench.  Guarantees: bursts are cut, so that one entry is one packet on the wire; the listener is gone
-at the end.  Management packets (of QP0 and QP1) pass all the time and are left out unless asked for.
+Assumes a running bench. Guarantees: bursts are cut, so that one entry is one packet on the wire; the listener is gone
+at the end. Management packets (of QP0 and QP1) pass all the time and are left out unless asked for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Seen:
 
     @property
     def name(self) -> str:
-        """Service and opcode: ``RC SEND_ONLY``, ``RC RNR_NAK``."""
+        """Service and opcode: `RC SEND_ONLY`, `RC RNR_NAK`."""
         packet = self.packet
         service = SERVICE_NAMES.get(packet.service, "?")
         if packet.op == ACKNOWLEDGE:
@@ -82,7 +82,7 @@ class Traffic(list[Seen]):
         return [seen for seen in self if seen.packet.op in ANSWERS]
 
     def named(self, *names: str) -> list[Seen]:
-        """Those whose :attr:`Seen.name` ends with one of ``names``."""
+        """Those whose :attr:`Seen.name` ends with one of `names`."""
         return [seen for seen in self if seen.name.endswith(names)]
 
     def counts(self) -> dict[str, int]:
@@ -107,7 +107,7 @@ def watch(
     only: Callable[[Packet], bool] | None = None,
     note: bool = True,
 ) -> Iterator[Traffic]:
-    """Listen on a card's cable, both ways, while the body runs.  ``only`` chooses packets; ``note``: write them down.
+    """Listen on a card's cable, both ways, while the body runs. `only` chooses packets; `note`: write them down.
 
     Not to be mixed with :meth:`Bench.fault` on the same card, except through :func:`disturb`.
     """
@@ -126,7 +126,7 @@ def disturb(
     only: Callable[[Packet], bool] | None = None,
     note: bool = True,
 ) -> Iterator[Traffic]:
-    """Listen as :func:`watch` does, in front of ``faults``: what is lost to them is still seen."""
+    """Listen as :func:`watch` does, in front of `faults`: what is lost to them is still seen."""
     name = bench.card(card).name
     traffic = Traffic()
 
@@ -161,7 +161,7 @@ def grew(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 @contextlib.contextmanager
 def counted(bench: Bench, card: int, show: str = "") -> Iterator[dict[str, int]]:
-    """The card's counters that move while the body runs; filled in at the end.  ``show``: part of a name."""
+    """The card's counters that move while the body runs; filled in at the end. `show`: part of a name."""
     before = bench.card(card).counters()
     moved: dict[str, int] = {}
     yield moved

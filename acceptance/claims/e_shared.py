@@ -143,7 +143,7 @@ class _Memory:
 
     @classmethod
     def of(cls, result: Result, count: int) -> _Memory:
-        """From a measurement with ``count`` connections; a pool is one, however many use it."""
+        """From a measurement with `count` connections; a pool is one, however many use it."""
         grown: dict[str, int] = result["grown"]
         scale = _CONNECTIONS / count
         buffers = result["buffers_pinned"]

@@ -1,7 +1,7 @@
 """What a claim is, and how an observation becomes a verdict.
 
-A claim is a function that observes and returns a :class:`Verdict`.  No table says how a claim should come out:
-the status follows from statements and whether they were seen to hold.  Whatever a claim raises is a failure of the
+A claim is a function that observes and returns a :class:`Verdict`. No table says how a claim should come out:
+the status follows from statements and whether they were seen to hold. Whatever a claim raises is a failure of the
 test, never a verdict.
 """
 
@@ -21,7 +21,7 @@ _ID: Final = re.compile(r"[A-Z]\d{2}")
 _CLAIM_MODULE: Final = re.compile(r"[a-z]_\w+")
 
 #: What a claim may ask for beside two booted guests with a card each.
-#: ``no-guest``: nothing is booted.  ``fresh``: both guests boot anew before it.  ``spoils``: it leaves the guests in
+#: `no-guest`: nothing is booted. `fresh`: both guests boot anew before it. `spoils`: it leaves the guests in
 #: a state that others must not meet; they boot anew after it.
 NEEDS: Final = frozenset({"no-guest", "fresh", "spoils"})
 
@@ -29,7 +29,7 @@ NEEDS: Final = frozenset({"no-guest", "fresh", "spoils"})
 class Findings:
     """Collects statements about one claim and draws the verdict from them.
 
-    ``check`` returns what it was told, so that later steps can depend on it.
+    `check` returns what it was told, so that later steps can depend on it.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Findings:
         self._notes: list[str] = []
 
     def check(self, statement: str, holds: object, instead: str = "") -> bool:
-        """State something and whether it was seen to hold; ``instead`` says what was seen if it does not."""
+        """State something and whether it was seen to hold; `instead` says what was seen if it does not."""
         seen = bool(holds)
         self.statements.append(Statement(statement, seen, "" if seen else instead))
         return seen
@@ -53,7 +53,7 @@ class Findings:
     def verdict(self, summary: str = "") -> Verdict:
         """Confirmed if every statement that could be seen holds, contradicted if one does not.
 
-        ``summary`` is for a confirmed claim; that of a contradicted one is made of what was seen instead.
+        `summary` is for a confirmed claim; that of a contradicted one is made of what was seen instead.
         """
         false = [s for s in self.statements if s.holds is False]
         unseen = [s for s in self.statements if s.holds is None]
@@ -94,8 +94,8 @@ def claim(
 ) -> Callable[[Callable[[Bench], Verdict]], Callable[[Bench], Verdict]]:
     """Register a function as the test of a claim.
 
-    ``claim_id`` is a letter and two digits; ``text`` the claim in words; ``needs`` some of :data:`NEEDS`.
-    ``ValueError`` for an id that is taken or malformed, or for an unknown need.
+    `claim_id` is a letter and two digits; `text` the claim in words; `needs` some of :data:`NEEDS`.
+    `ValueError` for an id that is taken or malformed, or for an unknown need.
     """
     wanted = frozenset(needs)
     if not _ID.fullmatch(claim_id):
@@ -122,7 +122,7 @@ def all_claims() -> list[Claim]:
 
 
 def choose(claims: Iterable[Claim], only: Iterable[str]) -> list[Claim]:
-    """The claims that ``only`` names: by id or by group letter; all if it is empty.  ``KeyError`` for others."""
+    """The claims that `only` names: by id or by group letter; all if it is empty. `KeyError` for others."""
     listed = list(claims)
     wanted = [word.upper() for word in only]
     if not wanted:

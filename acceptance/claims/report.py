@@ -1,6 +1,6 @@
 """The validation report: verdicts as JSON (the record), as a page, and as JUnit XML.
 
-The record holds everything; the page and the XML are made from it.  In JUnit a confirmed claim is a passed test, a
+The record holds everything; the page and the XML are made from it. In JUnit a confirmed claim is a passed test, a
 contradicted one a failure, one that is not observable skipped, and a test that did not work an error.
 """
 
@@ -59,12 +59,12 @@ class Record:
 
     @property
     def name(self) -> str:
-        """What its files are called: the kernel's version without patch level, such as ``6.19``."""
+        """What its files are called: the kernel's version without patch level, such as `6.19`."""
         match = re.match(r"\d+\.\d+", self.kernel)
         return match[0] if match else "unknown"
 
 
-# -- record ------------------------------------------------------------------------------------------
+# ---- record ----
 
 
 def to_json(record: Record) -> str:
@@ -95,7 +95,7 @@ def from_json(text: str) -> Record:
     return record
 
 
-# -- page --------------------------------------------------------------------------------------------
+# ---- page ----
 
 
 def markdown(record: Record) -> str:
@@ -164,7 +164,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")
 
 
-# -- JUnit -------------------------------------------------------------------------------------------
+# ---- JUnit ----
 
 
 def junit(record: Record) -> str:
@@ -205,7 +205,7 @@ def _printable(text: str) -> str:
     return re.sub(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
-# -- files -------------------------------------------------------------------------------------------
+# ---- files ----
 
 
 def load(folder: Path, name: str) -> Record | None:

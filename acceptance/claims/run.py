@@ -13,7 +13,7 @@ from vhca.lab import LabError
 
 
 def judge(claim: Claim, bench: Bench) -> Verdict:
-    """The verdict of one claim.  Never raises for what goes wrong in the claim: that is status FAILED."""
+    """The verdict of one claim. Never raises for what goes wrong in the claim: that is status FAILED."""
     started_s = time.monotonic()
     bench.start_notes()
     try:
@@ -38,7 +38,7 @@ def judge(claim: Claim, bench: Bench) -> Verdict:
 def run_claims(
     claims: Iterable[Claim], bench: Bench, tell: Callable[[Claim, Verdict], None] | None = None
 ) -> dict[str, Verdict]:
-    """Judge claims in order.  Guests that a claim spoiled or broke are replaced before the next one."""
+    """Judge claims in order. Guests that a claim spoiled or broke are replaced before the next one."""
     verdicts: dict[str, Verdict] = {}
     for claim in claims:
         verdict = verdicts[claim.id] = judge(claim, bench)

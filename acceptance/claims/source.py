@@ -1,6 +1,6 @@
 """The kernel's text: headers and, on request, the whole source of the release under test.
 
-Assumes a mirror that still has the files below in its pool.  Guarantees: what is read is the text of the very
+Assumes a mirror that still has the files below in its pool. Guarantees: what is read is the text of the very
 package version that the guests boot, checked by SHA-256; nothing is fetched for a release that is not listed.
 """
 
@@ -36,9 +36,9 @@ _KEPT: Final = ("drivers/infiniband/", "include/rdma/", "include/uapi/rdma/")
 
 
 def kernel_text(release: str, cache: Cache, progress: Progress, *, whole: bool) -> Path | None:
-    """A folder laid out as the kernel's source: include/rdma, and with ``whole`` drivers/infiniband too.
+    """A folder laid out as the kernel's source: include/rdma, and with `whole` drivers/infiniband too.
 
-    None if no package is listed for this release.  Raises :class:`PackageError` if it cannot be had.
+    None if no package is listed for this release. Raises :class:`PackageError` if it cannot be had.
     """
     package = (SOURCES if whole else HEADERS).get(release)
     if package is None:

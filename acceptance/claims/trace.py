@@ -1,6 +1,6 @@
 """A probe on the guest's kernel: kprobe and trace events, set up, read and taken away as one thing.
 
-Assumes a kernel with ftrace and kprobe events (all of Debian's have them built in).  Guarantees: what it set up in
+Assumes a kernel with ftrace and kprobe events (all of Debian's have them built in). Guarantees: what it set up in
 tracefs is gone at the end, whatever happened in between.
 """
 
@@ -25,8 +25,8 @@ _ARGUMENT: Final = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\{[^}]*\}|\S+)')
 class Probe:
     """A kprobe event.
 
-    ``function`` may be ``module:function`` for a module that is not loaded yet; ``fetch`` names what to read, in the
-    kernel's own syntax (``name=+0($arg1):string``); ``on_return`` makes it a return probe (``ret=$retval``).
+    `function` may be `module:function` for a module that is not loaded yet; `fetch` names what to read, in the
+    kernel's own syntax (`name=+0($arg1):string`); `on_return` makes it a return probe (`ret=$retval`).
     """
 
     name: str
@@ -42,7 +42,7 @@ class Probe:
 
 @dataclass(slots=True)
 class Event:
-    """One line of the trace; ``stack`` innermost function first, if stacks were asked for."""
+    """One line of the trace; `stack` innermost function first, if stacks were asked for."""
 
     task: str
     pid: int
@@ -79,8 +79,8 @@ def parse(text: str) -> list[Event]:
 class Trace:
     """A trace of one guest as a context manager; read :attr:`events` after the end.
 
-    ``events`` are names such as ``raw_syscalls/sys_enter``; ``filters`` event -> filter in the kernel's syntax,
-    also for probes (``vhca/NAME``); ``stacks`` adds the call stack to each event.
+    `events` are names such as `raw_syscalls/sys_enter`; `filters` event -> filter in the kernel's syntax,
+    also for probes (`vhca/NAME`); `stacks` adds the call stack to each event.
     """
 
     def __init__(

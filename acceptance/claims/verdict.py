@@ -38,7 +38,7 @@ class Statement:
 class Verdict:
     """The outcome of a claim.
 
-    ``summary``: one or two sentences; of a contradicted claim they say what is true instead, of one that is not
+    `summary`: one or two sentences; of a contradicted claim they say what is true instead, of one that is not
     observable they say why.
     """
 

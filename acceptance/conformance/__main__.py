@@ -1,4 +1,4 @@
-"""``python -m acceptance.conformance``."""
+"""`python -m acceptance.conformance`."""
 
 import sys
 

@@ -1,13 +1,13 @@
 """The test bench inside a guest: runs one file of rdma-core's suite and says what became of each test.
 
 Runs in the guest, under the guest's Python, with nothing but the standard library and what the suite itself
-imports.  Assumes the suite's folder holds ``args_parser.py`` and the test files.  Guarantees: standard output
+imports. Assumes the suite's folder holds `args_parser.py` and the test files. Guarantees: standard output
 carries one JSON object a line and nothing else (what tests print goes to standard error), a line is out before
 the next test starts, and a test that hangs ends this process with a stack trace on standard error.
 
 The garbage collector is off and the process ends without the interpreter's own tear-down: pyverbs objects that
 an exception left in a reference cycle are finalized in no particular order, and destroying a queue after its
-context is closed takes the interpreter down, whatever the device.  The kernel cleans up instead.
+context is closed takes the interpreter down, whatever the device. The kernel cleans up instead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Reporter(unittest.TestResult):
         self._out.write(json.dumps({"event": event, **fields}) + "\n")
         self._out.flush()
 
-    # -- the protocol of unittest ---------------------------------------------------------------------
+    # ---- the protocol of unittest ----
     def startTest(self, test: unittest.TestCase) -> None:
         """Arm the watchdog and fix the dice: a test's random choices depend on its name and the seed only."""
         super().startTest(test)
@@ -155,7 +155,7 @@ def accept_short_events() -> None:
 
 
 def main() -> NoReturn:
-    """``conformance_agent.py [options] SUITE_DIR FILE [ARGUMENT...]``: run FILE (no ``.py``) of the suite."""
+    """`conformance_agent.py [options] SUITE_DIR FILE [ARGUMENT...]`: run FILE (no `.py`) of the suite."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", default="0")
     parser.add_argument("--test-timeout", type=float, default=0.0, metavar="S")

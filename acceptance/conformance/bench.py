@@ -1,7 +1,7 @@
 """The conformance bench: a guest with one RDMA device and all that rdma-core's suite asks of a machine.
 
 A real bench has a card in a slot, a cable, huge pages, an address for the connection manager and the suite's
-Python dependencies; so has this one.  Assumes :class:`vhca.lab.Lab`.  Guarantees: each file runs in a process
+Python dependencies; so has this one. Assumes :class:`vhca.lab.Lab`. Guarantees: each file runs in a process
 of its own; a test that hangs or kills its interpreter costs only itself; a guest whose device is no longer
 usable is replaced by a fresh one before the next file.
 """
@@ -45,10 +45,10 @@ _AGENT: Final = Path(__file__).resolve().with_name("agent.py")
 _GUEST_DIR: Final = "/tmp/conformance"
 _PYTHON: Final = f"{_GUEST_DIR}/python"
 _MEMORY_MIB: Final = 2048
-# Huge pages are reserved at boot, before memory is in pieces.  Transparent ones are off: the thread that collects
+# Huge pages are reserved at boot, before memory is in pieces. Transparent ones are off: the thread that collects
 # them holds the lock of an address space at the lowest priority, and a test that polls never lets it finish.
 _KERNEL_ARGUMENTS: Final = "hugepagesz=2M hugepages=32 transparent_hugepage=never"
-# A thread that answers a page fault of the card must not wait for the next tick of a test that polls.  Not for
+# A thread that answers a page fault of the card must not wait for the next tick of a test that polls. Not for
 # Soft-RoCE, which loses a completion to a resize of its queue if its threads may interrupt each other.
 _HCA_ARGUMENTS: Final = f"{_KERNEL_ARGUMENTS} preempt=full"
 #: An address from the range set aside for documentation: nothing of it leaves the guest.
@@ -114,7 +114,7 @@ def extra_python(cache: Cache, progress: Progress) -> Path:
 
 
 def suite_files(cache: Cache, progress: Progress) -> list[str]:
-    """Names of the suite's test files, without ``.py``."""
+    """Names of the suite's test files, without `.py`."""
     folder = guest_root(cache, progress) / SUITE.lstrip("/")
     names = sorted(path.stem for path in folder.glob("test_*.py"))
     if not names:
@@ -140,7 +140,7 @@ class BenchConfig:
 
 
 class Bench:
-    """One guest with one device, as a context manager.  ``device``: one of :data:`DEVICES`."""
+    """One guest with one device, as a context manager. `device`: one of :data:`DEVICES`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Bench:
         self._lab: Lab | None = None
         self._starts = 0
 
-    # -- life ----------------------------------------------------------------------------------------
+    # ---- life ----
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -267,7 +267,7 @@ class Bench:
     def _suite_arguments(self) -> tuple[str, ...]:
         return ("--dev", self.device_name, "--port", "1")
 
-    # -- files ---------------------------------------------------------------------------------------
+    # ---- files ----
     def run_file(self, name: str, matching: str = "") -> FileRun:
         """Run one file of the suite, going on in a new process after a test that took its process down."""
         run = FileRun(name)
@@ -316,7 +316,7 @@ class Bench:
         return log
 
     def _wait(self, process: Process, lines: _Lines, log: EventLog) -> tuple[str, str]:
-        """Wait for the end of a process while its lines come in.  Returns how it died, if it did, and the outcome."""
+        """Wait for the end of a process while its lines come in. Returns how it died, if it did, and the outcome."""
         quiet_s = self.config.test_timeout_s + 30.0  # the watchdog inside comes first, if the kernel lets it
         while True:
             try:
@@ -384,7 +384,7 @@ class PassthroughBench(Bench):
         return ("--pci-dev", self.device_name)
 
     def usable(self) -> bool:
-        """Is the guest there?  Its card is reset each time that the suite opens it."""
+        """Is the guest there? Its card is reset each time that the suite opens it."""
         try:
             return self.guest.agent.ping() >= 0
         except GuestError:
@@ -392,7 +392,7 @@ class PassthroughBench(Bench):
 
 
 class _Lines:
-    """Cuts what a guest writes into lines.  Fed from the agent's thread, emptied from ours."""
+    """Cuts what a guest writes into lines. Fed from the agent's thread, emptied from ours."""
 
     def __init__(self) -> None:
         self._data = bytearray()

@@ -30,7 +30,7 @@ class RecordError(ValueError):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one test.  ``reason``: why it was skipped, or the traceback."""
+    """What became of one test. `reason`: why it was skipped, or the traceback."""
 
     outcome: str
     reason: str = ""
@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class FileRun:
-    """What became of one file of the suite.  ``crash``: how its process died with all tests done, if it did."""
+    """What became of one file of the suite. `crash`: how its process died with all tests done, if it did."""
 
     name: str
     tests: dict[str, Outcome] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class FileRun:
 
 @dataclass(slots=True)
 class DeviceRun:
-    """What became of the suite on one device.  ``about``: kernel, suite and device versions."""
+    """What became of the suite on one device. `about`: kernel, suite and device versions."""
 
     device: str
     about: dict[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class EventLog:
             raise RecordError(f"the guest sent {line[:200]!r}: {error}") from error
 
     def died(self, how: str, outcome: str, noise: str) -> None:
-        """The process is gone before its ``end``, or badly after it: put it where it belongs."""
+        """The process is gone before its `end`, or badly after it: put it where it belongs."""
         last_words = "\n".join(noise.rstrip().splitlines()[-25:])
         if self.ended:
             self.run.crash = how
@@ -137,7 +137,7 @@ class EventLog:
         return [name for name in self.planned if name not in self.run.tests]
 
 
-# -- on disk -----------------------------------------------------------------------------------------
+# ---- on disk ----
 
 
 def to_json(runs: Iterable[DeviceRun]) -> str:
@@ -179,11 +179,11 @@ def load(path: Path) -> dict[str, DeviceRun]:
     return from_json(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-# -- comparison --------------------------------------------------------------------------------------
+# ---- comparison ----
 
 
 def regressions(stored: DeviceRun, now: DeviceRun) -> list[str]:
-    """Say, one line each, where ``now`` is worse than ``stored``.  Files that ``now`` did not run do not count."""
+    """Say, one line each, where `now` is worse than `stored`. Files that `now` did not run do not count."""
     found = []
     for name, run in sorted(now.files.items()):
         before = stored.files.get(name, FileRun(name))

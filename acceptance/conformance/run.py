@@ -1,7 +1,7 @@
 """The conformance run: rdma-core's own suite, file by file, on the card and on Soft-RoCE.
 
-``python -m acceptance.conformance`` writes rdma-core.md and rdma-core.json: in a checkout to docs/conformance,
-elsewhere to the folder that is named.  Ends with 0 if the card has no failure and every skip is explained, with 1 if
+`python -m acceptance.conformance` writes rdma-core.md and rdma-core.json: in a checkout to docs/conformance,
+elsewhere to the folder that is named. Ends with 0 if the card has no failure and every skip is explained, with 1 if
 not, with 2 if the bench itself is in trouble.
 """
 
@@ -31,7 +31,7 @@ SLOW_S: Final = 10.0
 #: Files that drive the card from user space, so that it may have no driver in the kernel.
 PASSTHROUGH: Final = ("test_mlx5_vfio",)
 
-#: The files that ``--fast`` runs, and why: together they use each kind of object and transport once or more, and
+#: The files that `--fast` runs, and why: together they use each kind of object and transport once or more, and
 #: leave out what is slow, what is only skipped on InfiniBand, and what another file shows as well.
 FAST: Final = {
     "test_addr": "address handles and query of GIDs",
@@ -68,7 +68,7 @@ class Settings:
 
     @property
     def partial(self) -> bool:
-        """Does it run less than everything?  Then nothing is written, unless ``update``."""
+        """Does it run less than everything? Then nothing is written, unless `update`."""
         return bool(self.only or self.matching or self.fast or self.compare)
 
     @property
@@ -149,7 +149,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
 
 
 def choose_files(settings: Settings, present: Sequence[str]) -> list[str]:
-    """The files to run.  Raises :class:`LabError` for a name that the suite does not have."""
+    """The files to run. Raises :class:`LabError` for a name that the suite does not have."""
     wanted = list(settings.only) or (list(FAST) if settings.fast else list(present))
     if absent := sorted(set(wanted) - set(present)):
         raise LabError(f"the suite has no file {', '.join(absent)}", f"choose from {', '.join(present)}")
@@ -157,7 +157,7 @@ def choose_files(settings: Settings, present: Sequence[str]) -> list[str]:
 
 
 def judge(run: DeviceRun, stored: DeviceRun | None, compare: bool) -> Verdict:
-    """Say what is wrong.  With ``compare`` what failed before may fail again; Soft-RoCE, a baseline, always may."""
+    """Say what is wrong. With `compare` what failed before may fail again; Soft-RoCE, a baseline, always may."""
     verdict = Verdict(unexplained=unexplained(run))
     if compare:
         if stored is None:
@@ -200,7 +200,7 @@ def run_device(device: str, settings: Settings, cache: Cache, say: Callable[[str
 def run_files(
     bench: Bench, run: DeviceRun, names: Sequence[str], count: int, settings: Settings, say: Callable[[str], None]
 ) -> None:
-    """Run files on a bench that is up and add them to ``run``."""
+    """Run files on a bench that is up and add them to `run`."""
     for name in names:
         if not bench.usable():
             bench.replace_guest()

@@ -1,6 +1,6 @@
 """The key to the skips: why each test of rdma-core that does not run on a device cannot run there.
 
-Data, with the one function that looks it up.  The first entry that fits wins; a skip that no entry fits is
+Data, with the one function that looks it up. The first entry that fits wins; a skip that no entry fits is
 *unexplained*, which makes a conformance run fail.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 #: A real ConnectX with an InfiniBand port skips the test as well.
 NOT_ON_IB: Final = "no real ConnectX on IB does this"
-#: A real ConnectX does it and this one does not; ``gap`` is its heading in docs/limits.md.
+#: A real ConnectX does it and this one does not; `gap` is its heading in docs/limits.md.
 GAP: Final = "gap"
 #: Soft-RoCE, the baseline, cannot do it.
 NOT_IN_SOFT_ROCE: Final = "not in Soft-RoCE"
@@ -20,7 +20,7 @@ NOT_IN_SOFT_ROCE: Final = "not in Soft-RoCE"
 
 @dataclass(slots=True, frozen=True)
 class Explanation:
-    """Why tests are skipped: ``reason`` is matched from the start of the skip's text, ``tests`` anywhere in the id."""
+    """Why tests are skipped: `reason` is matched from the start of the skip's text, `tests` anywhere in the id."""
 
     device: str  # "hca", "soft-roce", or "" for both
     reason: str
@@ -130,5 +130,5 @@ EXPLANATIONS: Final = (*_ANY_HARDWARE, *_SOFT_ROCE, *_ETHERNET, *_OTHER_CARDS, *
 
 
 def explain(device: str, test_id: str, reason: str) -> Explanation | None:
-    """The explanation of a skip, or ``None``."""
+    """The explanation of a skip, or `None`."""
     return next((entry for entry in EXPLANATIONS if entry.fits(device, test_id, reason)), None)

@@ -76,7 +76,7 @@ def manage_pages(hca: Hca, request: Command[cmd.ManagePagesIn]) -> Layout:
 # Users ask for as much of a capability block as their headers know.
 @command(Op.QUERY_HCA_CAP, cmd.QueryHcaCapIn, 16)
 def query_hca_cap(hca: Hca, request: Command[cmd.QueryHcaCapIn]) -> bytes:
-    """Capability group ``op_mod >> 1``; bit 0 of op_mod asks for the values in force, else for the possible ones."""
+    """Capability group `op_mod >> 1`; bit 0 of op_mod asks for the values in force, else for the possible ones."""
     if request.view.function_id or request.view.other_function:
         refuse(Status.BAD_PARAM, "function_id: this card has one function, number 0")
     block = hca.capabilities.query(request.op_mod >> 1, current=bool(request.op_mod & 1))

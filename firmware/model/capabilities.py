@@ -1,6 +1,6 @@
 """The capability store: what this card can do, and what the driver chose of it.
 
-Groups are those of QUERY_HCA_CAP (``op_mod >> 1``). A group that the general capabilities do not announce reads as
+Groups are those of QUERY_HCA_CAP (`op_mod >> 1`). A group that the general capabilities do not announce reads as
 zeros. SET_HCA_CAP may only choose what the maximum allows; fields that the card does not let the driver change keep
 their value.
 """

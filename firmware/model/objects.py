@@ -251,7 +251,7 @@ REPEAT_BLOCK = 0x400
 
 @dataclass(slots=True, eq=False)
 class Mkey(HcaObject):
-    """Memory key: number = index; the full key is ``handle << 8 | variant``.
+    """Memory key: number = index; the full key is `handle << 8 | variant`.
 
     The translation is kept packed as the host wrote it: `mtts` (page entries of 8 bytes, see
     :mod:`firmware.model.pages`) of MTT mode, `klms` (16 bytes: byte count, key, address) of KLM mode, `ksms` (16 bytes:

@@ -45,7 +45,7 @@ def pages_of(entries: Entries) -> list[int]:
 
 
 def contiguous(entries: Entries, log_page: int, present: bool = False) -> bool:
-    """Is each page, of ``1 << log_page`` bytes, right behind the one before it? If `present`, also all there?"""
+    """Is each page, of `1 << log_page` bytes, right behind the one before it? If `present`, also all there?"""
     count = len(entries) >> 3
     if not count:
         return False

@@ -1,8 +1,8 @@
 """What a card of this kind says it can do: the non-zero values of the smallest useful set of capabilities.
 
-The tables are data: a field that is missing is zero. ``CAPS_MIN`` is the smallest set with which a driver registers an
+The tables are data: a field that is missing is zero. `CAPS_MIN` is the smallest set with which a driver registers an
 InfiniBand device with RC, UC, UD, XRC and shared receive queues; :mod:`firmware.model.capabilities` says what this
-firmware offers beyond it. Names are those of ``vhca.wire.connectx.caps.CmdHcaCap`` and ``AtomicCaps``.
+firmware offers beyond it. Names are those of `vhca.wire.connectx.caps.CmdHcaCap` and `AtomicCaps`.
 """
 
 from collections.abc import Mapping

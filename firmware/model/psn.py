@@ -1,8 +1,8 @@
 """Packet sequence numbers: 24 bits on the wire, and unbounded integers where they have an order.
 
-One rule. What a requester keeps (``Requester``, ``SendWqe``) is free running, since it compares the numbers of many
+One rule. What a requester keeps (`Requester`, `SendWqe`) is free running, since it compares the numbers of many
 requests with each other: :func:`extend` brings a number from the wire into that form, :data:`PSN_MASK` takes it back
-when a packet or a context is filled. What a responder keeps (``Responder``, ``Resource``, ``ReadJob``; also MSNs, the
+when a packet or a context is filled. What a responder keeps (`Responder`, `Resource`, `ReadJob`; also MSNs, the
 message sequence numbers) is as on the wire, since it compares an arriving number with the one that it expects.
 
 Both directions of a half circle (2**23) are told apart as volume 1, 9.7.2 asks.

@@ -12,7 +12,7 @@ from typing import Final
 
 from firmware.model.qp import Qp
 
-# What a turn is for, as a bit of ``Qp.turns``.
+# What a turn is for, as a bit of `Qp.turns`.
 SEND: Final = 1
 """Send queue: execute what is posted and may be sent."""
 REPLY: Final = 2
@@ -38,7 +38,7 @@ class Turns:
             self._line.append((work, qp))
 
     def take(self) -> tuple[int, Qp] | None:
-        """The next in line, None if nobody waits; one whose wish was taken back (``Qp.turns`` = 0) has gone."""
+        """The next in line, None if nobody waits; one whose wish was taken back (`Qp.turns` = 0) has gone."""
         line = self._line
         while line:
             work, qp = line.popleft()

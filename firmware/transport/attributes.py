@@ -1,7 +1,7 @@
 """Attributes of a queue pair on their way from a command's context into the engines: checked, taken over, given back.
 
 The checks and steps here are named by the rows of :mod:`firmware.transport.lifecycle`, which says when each is due.
-A check sees the context as it would be after the transition; a step of taking over reads ``qp.context``, which is that
+A check sees the context as it would be after the transition; a step of taking over reads `qp.context`, which is that
 context by then.
 """
 

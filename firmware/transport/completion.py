@@ -253,7 +253,7 @@ def flush_send_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:
     """Give WQEs of the send queue that are fetched or posted their flush completions, in order (10.10.2).
 
     A bounded number of them; True if more are left. What is posted now is flushed whatever becomes of the state
-    meanwhile: ``sq.flush_end`` remembers how far that is. `again` goes on up to there and looks for no more, so that
+    meanwhile: `sq.flush_end` remembers how far that is. `again` goes on up to there and looks for no more, so that
     a doorbell record that is always ahead has only one ring flushed for each doorbell.
     """
     requester = qp.requester

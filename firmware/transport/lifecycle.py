@@ -107,7 +107,7 @@ Step = Callable[[Hca, Qp], None]
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One row. `before` is done in the old state, with the new context in ``qp.context``; `after` in the new state."""
+    """One row. `before` is done in the old state, with the new context in `qp.context`; `after` in the new state."""
 
     source: int
     cause: Op | Event
@@ -332,7 +332,7 @@ def apply(hca: Hca, qp: Qp, command: Op, opt_param_mask: int, qpc: Qpc) -> Statu
     """Carry out a transition command; returns the command status (OK: done; otherwise nothing has changed).
 
     BAD_QP_STATE (0x10): not from this state; BAD_PARAM (0x03): an attribute or the mask is wrong; BAD_RES (0x05): a
-    named object does not exist; LIM_ERR (0x08): no memory is left. ``qp.refusal`` tells more.
+    named object does not exist; LIM_ERR (0x08): no memory is left. `qp.refusal` tells more.
     """
     row = find(qp.state, command, qp.service)
     if row is None:

@@ -1,6 +1,6 @@
 """What the transport sees of a port: addresses, tables and whether it is active; and where packets leave it.
 
-The port's owner (subnet management agent, commands) provides an object of this shape as ``hca.ports[number]``; numbers
+The port's owner (subnet management agent, commands) provides an object of this shape as `hca.ports[number]`; numbers
 start at 1. The transport only reads it, at each use, because a subnet manager may change it at any time.
 """
 
@@ -93,7 +93,7 @@ def transmit(hca: Hca, number: int, packet: Packet) -> bool:
     """Send `packet` out of port `number`, or back in if it is for the port itself.
 
     A switch never returns a packet to the port it came from, so packets for an own LID turn round inside the card:
-    they go to ``hca.loopback``, each to be handled as an event of its own. False if the port is not active: dropped.
+    they go to `hca.loopback`, each to be handled as an event of its own. False if the port is not active: dropped.
     """
     port = hca.ports.get(number)
     if port is None or not (port.active or packet.vl == MANAGEMENT_VL):

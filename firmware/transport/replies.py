@@ -1,6 +1,6 @@
 """What a responder sends: acknowledgements, READ responses and answers to atomics, in PSN order (9.7.5.1).
 
-READ responses take many steps; what comes behind them waits in ``Responder.replies``, up to a NAK that ends the
+READ responses take many steps; what comes behind them waits in `Responder.replies`, up to a NAK that ends the
 connection.
 """
 

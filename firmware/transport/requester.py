@@ -1,6 +1,6 @@
 """The requester: executes send WQEs in order and keeps as many packets in flight as the window allows.
 
-It serves RC, XRC and UC queue pairs and the registration queue. WQEs that were fetched wait in ``pending`` until the
+It serves RC, XRC and UC queue pairs and the registration queue. WQEs that were fetched wait in `pending` until the
 completer retires them; a WQE that cannot be executed waits there with its fault for its turn, so that completions stay
 in order (volume 1, 10.8.5). A step is bounded: what is left goes on in a step of its own.
 """

@@ -1,6 +1,6 @@
 """B05: datagrams to one, to several, to a multicast group; how long they may be; what else UD refuses.
 
-Side 1 sends from one queue pair.  Membership of the group is asked of the subnet administrator by MAD, as any
+Side 1 sends from one queue pair. Membership of the group is asked of the subnet administrator by MAD, as any
 program without IPoIB must.
 """
 
@@ -55,7 +55,7 @@ def join(port_gid):
 
 
 def verbs_pointer(qp):
-    """The ``struct ibv_qp *`` that a pyverbs object wraps: the one of its words that points at its number."""
+    """The `struct ibv_qp *` that a pyverbs object wraps: the one of its words that points at its number."""
     words = type(qp).__basicsize__ // 8
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         for word in (ctypes.c_uint64 * words).from_address(id(qp)):
@@ -69,7 +69,7 @@ def verbs_pointer(qp):
 
 
 def membership(call, qp, mlid):
-    """``ibv_attach_mcast`` or ``ibv_detach_mcast`` of a queue pair; pyverbs has no call for it."""
+    """`ibv_attach_mcast` or `ibv_detach_mcast` of a queue pair; pyverbs has no call for it."""
     function = getattr(ctypes.CDLL("libibverbs.so.1"), call)
     if function(ctypes.c_void_p(verbs_pointer(qp)), gid_bytes(GROUP), ctypes.c_uint16(mlid)):
         raise SystemExit(f"{call} failed")

@@ -4,7 +4,7 @@ from common import describe, e, pair, tell
 
 
 def completions(signal_all, flagged):
-    """Post 8 requests, those in ``flagged`` signalled; numbers of those that completed."""
+    """Post 8 requests, those in `flagged` signalled; numbers of those that completed."""
     first, second = pair(signal_all=signal_all, size=4096)
     for number in range(8):
         second.post_recv()

@@ -1,6 +1,6 @@
-"""C01: what registration does to pages.  Side 0 has the memory, side 1 writes into it.
+"""C01: what registration does to pages. Side 0 has the memory, side 1 writes into it.
 
-Side 0 leaves what it has in /tmp/c01.json while it is there, and goes on when /tmp/c01.go appears.  Needs swap
+Side 0 leaves what it has in /tmp/c01.json while it is there, and goes on when /tmp/c01.go appears. Needs swap
 space, for there must be somewhere that pages could go.
 """
 

@@ -1,4 +1,4 @@
-"""C02: keys and rights of a region.  Side 0 has the regions, side 1 asks; each case has a connection of its own."""
+"""C02: keys and rights of a region. Side 0 has the regions, side 1 asks; each case has a connection of its own."""
 
 from common import (
     ALL_ACCESS,

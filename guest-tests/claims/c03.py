@@ -1,4 +1,4 @@
-"""C03: memory that is not registered, and keys of regions that are no more.  Side 0 has the memory, side 1 asks."""
+"""C03: memory that is not registered, and keys of regions that are no more. Side 0 has the memory, side 1 asks."""
 
 from common import Endpoint, Memory, Peer, arguments, e, error_of, fresh_connection, say, status_name, tell
 

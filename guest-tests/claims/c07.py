@@ -1,4 +1,4 @@
-"""C07: memory windows of type 1 and type 2.  Side 0 has region and window, side 1 writes through the window."""
+"""C07: memory windows of type 1 and type 2. Side 0 has region and window, side 1 writes through the window."""
 
 from common import (
     Endpoint,

@@ -1,4 +1,4 @@
-"""C08: regions of another protection domain.  Side 0 answers, side 1 asks."""
+"""C08: regions of another protection domain. Side 0 answers, side 1 asks."""
 
 from common import PD, Endpoint, Memory, Peer, arguments, e, fresh_connection, say, status_name, tell
 

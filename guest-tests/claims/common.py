@@ -1,7 +1,7 @@
 """What the scripts that run inside a guest share: an RDMA endpoint, its peer, and how to say what was seen.
 
-A script observes; it does not judge.  It ends by printing one JSON object (``tell``); the host compares that with
-the claim.  Two-sided scripts get ``--peer SIDE:PORT`` and exchange Python dicts over the management network.
+A script observes; it does not judge. It ends by printing one JSON object (`tell`); the host compares that with
+the claim. Two-sided scripts get `--peer SIDE:PORT` and exchange Python dicts over the management network.
 """
 
 import argparse
@@ -45,7 +45,7 @@ STATES = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
 BUSY_S = 20.0
 
 
-# -- saying what was seen ----------------------------------------------------------------------------
+# ---- saying what was seen ----
 
 
 def tell(**seen):
@@ -59,12 +59,12 @@ def say(*words):
 
 
 def status_name(status):
-    """``SUCCESS``, ``REM_ACCESS_ERR``, ... for a completion status."""
+    """`SUCCESS`, `REM_ACCESS_ERR`, ... for a completion status."""
     return ibv_wc_status(status).name.removeprefix("IBV_WC_")
 
 
 def opcode_name(opcode):
-    """``SEND``, ``RECV``, ``RECV_RDMA_WITH_IMM``, ... for a completion's opcode."""
+    """`SEND`, `RECV`, `RECV_RDMA_WITH_IMM`, ... for a completion's opcode."""
     try:
         return ibv_wc_opcode(opcode).name.removeprefix("IBV_WC_")
     except ValueError:  # of a completion in error it need not be one
@@ -72,12 +72,12 @@ def opcode_name(opcode):
 
 
 def event_name(event_type):
-    """``QP_LAST_WQE_REACHED``, ``SRQ_LIMIT_REACHED``, ... for an asynchronous event's type."""
+    """`QP_LAST_WQE_REACHED`, `SRQ_LIMIT_REACHED`, ... for an asynchronous event's type."""
     return ibv_event_type(event_type).name.removeprefix("IBV_EVENT_")
 
 
 def error_of(call, *args, **kwargs):
-    """Call something that may be refused: None if it worked, else the name of its errno (``EINVAL``)."""
+    """Call something that may be refused: None if it worked, else the name of its errno (`EINVAL`)."""
     try:
         call(*args, **kwargs)
     except PyverbsRDMAError as error:
@@ -90,11 +90,11 @@ def error_of(call, *args, **kwargs):
     return None
 
 
-# -- the other side ----------------------------------------------------------------------------------
+# ---- the other side ----
 
 
 def arguments(*more):
-    """Parse the command line: ``--peer``, and what ``more`` adds, as (name, keywords of add_argument) pairs."""
+    """Parse the command line: `--peer`, and what `more` adds, as (name, keywords of add_argument) pairs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer", default="")
     for name, keywords in more:
@@ -103,7 +103,7 @@ def arguments(*more):
 
 
 class Peer:
-    """The script that runs in the other guest at the same time.  Side 0 listens, side 1 calls."""
+    """The script that runs in the other guest at the same time. Side 0 listens, side 1 calls."""
 
     def __init__(self, options):
         side, port = options.peer.split(":")
@@ -151,7 +151,7 @@ class Peer:
         self.swap()
 
 
-# -- verbs -------------------------------------------------------------------------------------------
+# ---- verbs ----
 
 
 def open_device(name=None):
@@ -192,7 +192,7 @@ class Memory:
 class Endpoint:
     """Context, PD, CQ, memory and one QP.  Everything can be given from outside or replaced afterwards.
 
-    ``qp_type``: RC, UC or UD (``e.IBV_QPT_...``).  ``access``: rights of the region and of the QP.
+    `qp_type`: RC, UC or UD (`e.IBV_QPT_...`). `access`: rights of the region and of the QP.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class Endpoint:
         (qp or self.qp).modify(attr, mask)
 
     def to_rtr(self, other, qp=None, *, min_rnr_timer=1, max_dest_rd_atomic=8, mtu=e.IBV_MTU_1024):
-        """INIT -> RTR, toward ``other`` (a peer's ``card()``; unused for UD)."""
+        """INIT -> RTR, toward `other` (a peer's `card()`; unused for UD)."""
         attr = QPAttr(qp_state=e.IBV_QPS_RTR)
         mask = e.IBV_QP_STATE
         if self.qp_type != e.IBV_QPT_UD:
@@ -298,7 +298,7 @@ class Endpoint:
         return 1 if str(self.ctx.query_gid(PORT, 1)).replace(":", "").strip("0") else 0
 
     def to_rts(self, qp=None, *, timeout=14, retry_cnt=7, rnr_retry=7, max_rd_atomic=8):
-        """RTR -> RTS.  ``timeout``: 4.096 us * 2**timeout, 0 never; ``rnr_retry`` 7: for ever."""
+        """RTR -> RTS.  `timeout`: 4.096 us * 2**timeout, 0 never; `rnr_retry` 7: for ever."""
         attr = QPAttr(qp_state=e.IBV_QPS_RTS)
         attr.sq_psn = PSN
         mask = e.IBV_QP_STATE | e.IBV_QP_SQ_PSN
@@ -313,13 +313,13 @@ class Endpoint:
         (qp or self.qp).modify(attr, mask)
 
     def connect(self, other, qp=None, *, mtu=e.IBV_MTU_1024, min_rnr_timer=1, **rts):
-        """RESET -> RTS.  For both sides of a connection: connect, then ``peer.meet()`` before the first post."""
+        """RESET -> RTS.  For both sides of a connection: connect, then `peer.meet()` before the first post."""
         self.to_init(qp)
         self.to_rtr(other, qp, mtu=mtu, min_rnr_timer=min_rnr_timer)
         self.to_rts(qp, **rts)
 
     def to_state(self, state, qp=None):
-        """Modify with the state alone (``RESET``, ``ERR``, ``SQD``, ...)."""
+        """Modify with the state alone (`RESET`, `ERR`, `SQD`, ...)."""
         (qp or self.qp).modify(QPAttr(qp_state=getattr(e, "IBV_QPS_" + state)), e.IBV_QP_STATE)
 
     def state(self, qp=None):
@@ -334,7 +334,7 @@ class Endpoint:
         return SGE(base + offset, length, self.mr.lkey if lkey is None else lkey)
 
     def send_wr(self, opcode=e.IBV_WR_SEND, *, wr_id=1, sges=None, flags=e.IBV_SEND_SIGNALED, remote=None, imm=None):
-        """A send work request; ``remote`` is (address, rkey) for WRITE, READ and atomics."""
+        """A send work request; `remote` is (address, rkey) for WRITE, READ and atomics."""
         entries = [self.sge()] if sges is None else sges
         wr = SendWR(wr_id=wr_id, num_sge=len(entries), sg=entries, opcode=opcode, send_flags=flags)
         if imm is not None:
@@ -344,7 +344,7 @@ class Endpoint:
         return wr
 
     def post_send(self, opcode=e.IBV_WR_SEND, *, qp=None, ah=None, **how):
-        """Build a send work request as ``send_wr`` does, and post it."""
+        """Build a send work request as `send_wr` does, and post it."""
         wr = self.send_wr(opcode, **how)
         if ah is not None:
             wr.set_wr_ud(ah[0], ah[1], QKEY)
@@ -356,7 +356,7 @@ class Endpoint:
         (qp or self.qp).post_recv(RecvWR(wr_id=wr_id, num_sge=len(entries), sg=entries))
 
     def poll(self, count=1, timeout_s=BUSY_S, cq=None):
-        """Poll until ``count`` completions are there; fewer if the time is up."""
+        """Poll until `count` completions are there; fewer if the time is up."""
         found = []
         deadline = time.monotonic() + timeout_s
         while len(found) < count:
@@ -367,7 +367,7 @@ class Endpoint:
         return found
 
     def outcome(self, timeout_s=BUSY_S, cq=None):
-        """Name of the next completion's status, or ``nothing``."""
+        """Name of the next completion's status, or `nothing`."""
         found = self.poll(1, timeout_s, cq)
         return status_name(found[0].status) if found else "nothing"
 
@@ -386,7 +386,7 @@ def describe(wc):
 
 
 def async_event(ctx, timeout_s=5.0):
-    """The next asynchronous event's name, or None.  It is acknowledged."""
+    """The next asynchronous event's name, or None. It is acknowledged."""
     poller = select.poll()
     poller.register(_async_fd(), select.POLLIN)
     if not poller.poll(timeout_s * 1000):
@@ -424,7 +424,7 @@ def connect_pair(first, second, **how):
 
 
 def fresh_connection(end, peer, **how):
-    """A new QP in place of the endpoint's, connected with the peer's new one.  Returns the peer's ``card()``.
+    """A new QP in place of the endpoint's, connected with the peer's new one. Returns the peer's `card()`.
 
     Both sides call it at the same place.
     """
@@ -446,7 +446,7 @@ def vm_kib(field, pid="self"):
 
 
 def page_of(address):
-    """Where the page at a virtual address of this process is: ``frame N``, ``swapped out`` or ``nowhere``."""
+    """Where the page at a virtual address of this process is: `frame N`, `swapped out` or `nowhere`."""
     with open("/proc/self/pagemap", "rb") as pagemap:
         pagemap.seek(address // mmap.PAGESIZE * 8)
         entry = int.from_bytes(pagemap.read(8), sys.byteorder)

@@ -1,6 +1,6 @@
 """D05: both guests count in the same words of side 0 at the same time, by atomics and, as a contrast, without them.
 
-Word 0: fetch-and-add.  Word 1: compare-and-swap until it succeeds.  Word 2: READ, add one, WRITE.
+Word 0: fetch-and-add. Word 1: compare-and-swap until it succeeds. Word 2: READ, add one, WRITE.
 """
 
 import time

@@ -1,6 +1,6 @@
 """E05: side 0 takes many connections, with an SRQ or with a receive queue each, and says what that takes.
 
-Side 1 opens as many and sends one message over each.  Nothing is counted before the device is open.
+Side 1 opens as many and sends one message over each. Nothing is counted before the device is open.
 """
 
 import time

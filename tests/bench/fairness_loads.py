@@ -1,6 +1,6 @@
 """Loads for :mod:`tests.bench.bench_fairness`: what a guest can keep its card busy with, legitimate and hostile.
 
-A load is a generator: up to its first ``yield`` it prepares, then each step makes some more work. `stage` has three
+A load is a generator: up to its first `yield` it prepares, then each step makes some more work. `stage` has three
 cards: `a` and `c` work, a third one is idle.
 """
 

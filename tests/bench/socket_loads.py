@@ -25,7 +25,7 @@ SLOW_S = 0.02
 
 
 class Attacker:
-    """A client that comes back when it is dropped; ``set_up`` is called for each new connection."""
+    """A client that comes back when it is dropped; `set_up` is called for each new connection."""
 
     def __init__(self, stage: Stage, set_up: Callable[[Client], None]) -> None:
         self._path = stage.a.client.sock.getpeername()

@@ -1,6 +1,6 @@
 """The fuzzer: episodes of random moves from a seed, with every rule checked after each; a failure is thinned out.
 
-``python -m tests.fuzz --seed 7 --seconds 300`` runs until the time is over or a rule is broken; with ``--episode E`` it
+`python -m tests.fuzz --seed 7 --seconds 300` runs until the time is over or a rule is broken; with `--episode E` it
 plays one episode again.
 """
 

@@ -62,7 +62,7 @@ def assert_no_complaint(*guests: Guest) -> None:
 
 
 def wait_for(condition: Any, timeout_s: float = 20.0) -> None:
-    """Wait until ``condition()`` is true."""
+    """Wait until `condition()` is true."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "did not become true in time"

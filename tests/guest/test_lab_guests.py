@@ -1,4 +1,4 @@
-"""Guests without a card: boot, commands, files, network, share, reboot, death.  One lab serves nearly all."""
+"""Guests without a card: boot, commands, files, network, share, reboot, death. One lab serves nearly all."""
 
 from __future__ import annotations
 

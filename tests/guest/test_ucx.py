@@ -1,6 +1,6 @@
 """UCX's own performance test between two guests: its defaults and each transport, by polling and asleep.
 
-``VHCA_UCX=all`` runs all operations in all sizes (`make ucx`); without it there is one run of a kind.
+`VHCA_UCX=all` runs all operations in all sizes (`make ucx`); without it there is one run of a kind.
 """
 
 from __future__ import annotations

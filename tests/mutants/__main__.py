@@ -3,7 +3,7 @@
 Each mutant is one small change in one function (:mod:`tests.mutants.operators`). The tests are collected and run once,
 and for each it is noted which functions it calls. Then a process is forked for each mutant: it gives the function its
 changed code and runs the tests that call it, up to the first that fails. A mutant that no test notices must be
-explained in ``explained.toml``, or the run fails. See docs/mutants.md.
+explained in `explained.toml`, or the run fails. See docs/mutants.md.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _literal(pattern: str) -> str:
 
 
 def explanations() -> list[Explanation]:
-    """What ``explained.toml`` says."""
+    """What `explained.toml` says."""
     return [Explanation(**row) for row in tomllib.loads(EXPLAINED.read_text("utf-8")).get("explained", [])]
 
 

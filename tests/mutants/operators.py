@@ -33,7 +33,7 @@ _DROPPED: Final = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Continue,
 class Mutant:
     """One change: number in its file, line, function around it, and the statement or condition before and after.
 
-    `function` is the qualified name of the outermost function, as ``co_qualname`` has it; `within` has the first lines
+    `function` is the qualified name of the outermost function, as `co_qualname` has it; `within` has the first lines
     of the statements around this one, outermost first.
     """
 

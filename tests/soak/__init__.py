@@ -1,4 +1,4 @@
 """Long runs of whole machines on one rack: what is taken must be given back, a thousand times over.
 
-``python -m tests.soak`` (``make soak``); see :mod:`tests.soak.run`.
+`python -m tests.soak` (`make soak`); see :mod:`tests.soak.run`.
 """

@@ -1,7 +1,7 @@
 """A rack in a process of its own, so that its memory and descriptors can be told from those of the lab.
 
-The child serves the cards and answers questions, one line each way: a word in, JSON out. As ``python -m
-tests.soak.distant CARDS FOLDER`` this module is the child.
+The child serves the cards and answers questions, one line each way: a word in, JSON out. As `python -m
+tests.soak.distant CARDS FOLDER` this module is the child.
 """
 
 from __future__ import annotations

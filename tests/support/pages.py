@@ -7,12 +7,12 @@ The words behind the language::
     sh rack                     on the host; orders (vhca fabric, fault, capture) go to the pages' lab
     python pytest               a test file, run by pytest
     sh g0 (g1, ...)             in that guest of the pages' lab, which has two guests
-    python lab                  with ``lab``, the pages' lab; what a block names, later ones of its page know
+    python lab                  with `lab`, the pages' lab; what a block names, later ones of its page know
     ... needs A, B              skipped where a program, path or module (python:NAME) is not there
     ... not run: REASON         shown only, for that reason
-    text output                 what the block before printed; ``...`` stands for anything
+    text output                 what the block before printed; `...` stands for anything
 
-Blocks of a page run in order.  Their folder is /mnt/share in the lab's guests; ``.venv`` in it is this one.
+Blocks of a page run in order. Their folder is /mnt/share in the lab's guests; `.venv` in it is this one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MODE = re.compile(r"(alone|host|rack|pytest|lab|g\d)(?: needs (\S+(?:, \S+)*))?
 
 @dataclass
 class Example:
-    """One block: ``language`` and ``mode`` say how it is run, ``needs`` what the host must have for that."""
+    """One block: `language` and `mode` say how it is run, `needs` what the host must have for that."""
 
     page: str
     line: int
@@ -93,7 +93,7 @@ def _is_here(need: str) -> bool:
 
 
 def agrees(expected: str, printed: str) -> bool:
-    """Whether this was printed; runs of spaces are one, ``...`` stands for anything, many lines too."""
+    """Whether this was printed; runs of spaces are one, `...` stands for anything, many lines too."""
     pattern = r".*".join(re.escape(part) for part in _plain(expected).split("..."))
     return re.fullmatch(pattern, _plain(printed), re.DOTALL) is not None
 

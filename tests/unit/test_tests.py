@@ -1,6 +1,9 @@
 """The tests themselves: they are the same in every run."""
 
 import ast
+import io
+import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,26 @@ def test_no_test_depends_on_chance() -> None:
         for node in seedless(ast.parse(path.read_text("utf-8")))
     ]
     assert not found, "seedless:\n" + "\n".join(found)
+
+
+def test_docstrings_and_comments_speak_one_dialect() -> None:
+    """Names in single backticks, one space behind a stop, sections as `# ---- name ----`."""
+    root = TESTS.parent
+    strange = []
+    for folder in ("vhca", "firmware", "acceptance", "tests", "guest-tests", "qemu-scripts"):
+        for path in sorted((root / folder).rglob("*.py")):
+            source = path.read_text("utf-8")
+            docstrings = {
+                node.value.lineno
+                for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            }
+            for token in tokenize.generate_tokens(io.StringIO(source).readline):
+                docstring = token.type == tokenize.STRING and token.start[0] in docstrings
+                if not docstring and token.type != tokenize.COMMENT:
+                    continue
+                words = [*re.findall(r"``\w[^`\n]*``", token.string), *re.findall(r"[a-z]\.  [A-Z]\w*", token.string)]
+                if token.type == tokenize.COMMENT and re.match(r"# ?-{2,}", token.string):
+                    words += [] if re.fullmatch(r"# ---- .* ----", token.string) else [token.string]
+                strange += [f"{path.relative_to(root)}:{token.start[0]}: {word}" for word in words]
+    assert not strange, "another dialect:\n" + "\n".join(strange)

@@ -19,7 +19,7 @@ ANSWER_TIMEOUT_S = 5
 
 
 class RemoteError(OSError):
-    """The server answered with an error reply; ``errno`` is the server's."""
+    """The server answered with an error reply; `errno` is the server's."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Message:
 class Client:
     """The client's end of a connection.
 
-    ``step`` lets the server work; in a test with a single thread nothing happens without it.
+    `step` lets the server work; in a test with a single thread nothing happens without it.
     """
 
     def __init__(self, sock: socket.socket, step: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ class Client:
         """Hang up."""
         self.sock.close()
 
-    # --- raw messages ----------------------------------------------------------------------------------
+    # ---- raw messages ----
 
     def send_raw(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Send bytes, with descriptors attached to the first of them, and let the server work."""
@@ -140,7 +140,7 @@ class Client:
         assert message.errno == 0
         return message.payload
 
-    # --- commands ----------------------------------------------------------------------------------------
+    # ---- commands ----
 
     def negotiate(self, minor: int = 0, capabilities: dict[str, object] | None = None) -> bytes:
         """Agree on a version."""
@@ -196,7 +196,7 @@ class Client:
         assert self.call(Command.DEVICE_SET_IRQS, head + bools, fds=fds) == b""
 
     def serve_dma(self, memory: bytearray) -> Message:
-        """Answer one DMA message of the server's from ``memory`` and return it."""
+        """Answer one DMA message of the server's from `memory` and return it."""
         message = self.receive()
         address, count = proto.DMA_ACCESS.unpack_from(message.payload)
         head = message.payload[:16]
@@ -213,7 +213,7 @@ QEMU_SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 
 
 def memfd(size: int, *, seals: int = QEMU_SEALS) -> int:
-    """Return a memory file of ``size`` bytes, sealed."""
+    """Return a memory file of `size` bytes, sealed."""
     fd = os.memfd_create("guest", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
     if seals:
@@ -232,7 +232,7 @@ def closing(*fds: int) -> Iterator[tuple[int, ...]]:
 
 
 def eventfds(count: int) -> list[int]:
-    """Return ``count`` eventfds as QEMU makes them."""
+    """Return `count` eventfds as QEMU makes them."""
     return [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(count)]
 
 

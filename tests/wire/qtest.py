@@ -43,7 +43,7 @@ def find_qemu() -> QemuProgram | str:
 
 
 class QemuEnded(Exception):
-    """QEMU is gone; ``status`` is its exit status, negative for a signal."""
+    """QEMU is gone; `status` is its exit status, negative for a signal."""
 
     def __init__(self, status: int, log: str) -> None:
         super().__init__(f"QEMU ended with status {status}:\n{log}")
@@ -168,7 +168,7 @@ class Qtest:
             raise QemuEnded(self.wait(), self.log())
         return line
 
-    # --- qtest ---------------------------------------------------------------------------------------
+    # ---- qtest ----
 
     def command(self, text: str) -> list[str]:
         """Send one qtest command and return the words of its answer after OK."""
@@ -213,14 +213,14 @@ class Qtest:
         assert offset < 256
         self.command(f"outl 0xcf8 {0x80000000 | bus << 16 | slot << 11 | (offset & 0xFC):#x}")
 
-    # --- QMP -----------------------------------------------------------------------------------------
+    # ---- QMP ----
 
     def _read_qmp(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self._receive(self._qmp))
         return answer
 
     def qmp(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Run a QMP command and return its answer: a dict with ``return`` or ``error``."""
+        """Run a QMP command and return its answer: a dict with `return` or `error`."""
         self._send(self._qmp, json.dumps({"execute": command, "arguments": arguments}))
         while True:
             answer = self._read_qmp()
@@ -229,7 +229,7 @@ class Qtest:
 
 
 def machine(*, ram: str = "memfd,share=on", size: int = GIB) -> list[str]:
-    """Return the arguments for a q35 with guest RAM of the given backend and an empty root port ``rp1``."""
+    """Return the arguments for a q35 with guest RAM of the given backend and an empty root port `rp1`."""
     backend, _, options = ram.partition(",")
     memory = f"memory-backend-{backend},id=m0,size={size}" + (f",{options}" if options else "")
     return [
@@ -240,12 +240,12 @@ def machine(*, ram: str = "memfd,share=on", size: int = GIB) -> list[str]:
 
 
 def client(path: Path, **properties: Any) -> list[str]:
-    """Return the arguments for the device that connects to ``path``."""
+    """Return the arguments for the device that connects to `path`."""
     return ["-device", json.dumps(client_properties(path, **properties))]
 
 
 def client_properties(path: Path, **properties: Any) -> dict[str, Any]:
-    """Return the properties of the device that connects to ``path``."""
+    """Return the properties of the device that connects to `path`."""
     socket_address = {"type": "unix", "path": str(path)}
     return {"driver": "vfio-user-pci", "id": "card0", "bus": "rp1", "socket": socket_address, **properties}
 

@@ -1,8 +1,8 @@
 """Record what QEMU says to a card, and what the card answers, for test_transcript.py.
 
-``python -m tests.wire.record_transcript > tests/wire/transcript.txt`` runs a q35 under qtest through start,
-set-up, MSI-X, a system reset, a function level reset and the end. One line per message: ``>`` from QEMU or
-``<`` from the server, the bytes in hex, the number of descriptors.
+`python -m tests.wire.record_transcript > tests/wire/transcript.txt` runs a q35 under qtest through start,
+set-up, MSI-X, a system reset, a function level reset and the end. One line per message: `>` from QEMU or
+`<` from the server, the bytes in hex, the number of descriptors.
 """
 
 from __future__ import annotations

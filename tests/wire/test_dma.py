@@ -195,7 +195,7 @@ def test_a_kept_view_does_not_stop_an_unmap(rig: Rig, client: Client) -> None:
         view.release()
 
 
-# --- files that cannot be trusted --------------------------------------------------------------------------------
+# ---- files that cannot be trusted ----
 
 
 def how(rig: Rig) -> dict[str, int]:
@@ -379,7 +379,7 @@ def test_many_files_are_closed_beside_the_loop_together(
     assert closed == [("vhca-unmap", 4)]
 
 
-# --- by message ----------------------------------------------------------------------------------------------
+# ---- by message ----
 
 
 class Guest:
@@ -423,7 +423,7 @@ def test_read_and_write_by_message(rig: Rig, client: Client) -> None:
 
 
 class Answering:
-    """A client that answers DMA messages out of ``memory`` in a thread of its own, and keeps them."""
+    """A client that answers DMA messages out of `memory` in a thread of its own, and keeps them."""
 
     def __init__(self, client: Client, memory: bytearray, count: int) -> None:
         self.messages: list[Message] = []

@@ -18,7 +18,7 @@ from vhca.pci.function import CONFIG_REGION
 from vhca.vfio_user import proto
 from vhca.vfio_user.proto import Command
 
-# ``vhca serve`` whose cards do what no card should when their scratch register is read.
+# `vhca serve` whose cards do what no card should when their scratch register is read.
 SERVE = """
 import sys, time
 from vhca.chip.bar0 import Bar0

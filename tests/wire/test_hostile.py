@@ -31,7 +31,7 @@ def read(message_id: int, count: int = 4, offset: int = 0) -> bytes:
     return proto.request(message_id, Command.REGION_READ, ACCESS(offset, 0, count))
 
 
-# --- clients that do not read ------------------------------------------------------------------------------------
+# ---- clients that do not read ----
 
 
 def fill(rig: Rig, client: Client, replies: int) -> None:
@@ -144,7 +144,7 @@ def test_a_descriptor_goes_with_the_reply_that_had_to_wait(rig: Rig, client: Cli
             rig.step()
 
 
-# --- slices --------------------------------------------------------------------------------------------------------
+# ---- slices ----
 
 
 def test_a_flood_is_served_in_slices(rig: Rig, client: Client, neighbour: Rig) -> None:
@@ -236,11 +236,11 @@ def test_a_device_with_too_much_to_do_is_given_no_more(rig: Rig, client: Client,
     assert rig.loop_is_idle()
 
 
-# --- DMA by message --------------------------------------------------------------------------------------------------
+# ---- DMA by message ----
 
 
 def reading(rig: Rig, count: int) -> list[str]:
-    """Have the device read guest memory ``count`` times in each write; return the errors of that."""
+    """Have the device read guest memory `count` times in each write; return the errors of that."""
     errors: list[str] = []
 
     def on_write(*access: object) -> None:
@@ -377,7 +377,7 @@ def test_what_came_behind_a_reply_is_handled_soon(rig: Rig, client: Client) -> N
     assert client.receive().message_id == 3
 
 
-# --- hanging up, and what is not in the book -------------------------------------------------------------------------
+# ---- hanging up, and what is not in the book ----
 
 
 @pytest.mark.parametrize("unread", [b"", posted(0), posted(0)[:9]])

@@ -128,7 +128,7 @@ def test_replies_survive_a_full_socket(rig: Rig, client: Client) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-# --- the socket in the file system -----------------------------------------------------------------------------
+# ---- the socket in the file system ----
 
 
 @pytest.fixture

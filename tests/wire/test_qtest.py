@@ -101,7 +101,7 @@ def running(
     hot: bool = False,
     properties: Mapping[str, Any] | None = None,
 ) -> Iterator[Pc]:
-    """Start QEMU with the card (or, if ``hot``, with an empty slot)."""
+    """Start QEMU with the card (or, if `hot`, with an empty slot)."""
     device = [] if hot else client(card.path or tmp_path, **properties or {})
     with Qtest(qemu, tmp_path, [*machine(ram=ram), *device]) as qtest:
         pc = Pc(qtest, card)
@@ -116,7 +116,7 @@ def running(
         assert len(card.server.dma) == 0
 
 
-# --- start, identity, access ------------------------------------------------------------------------------------
+# ---- start, identity, access ----
 
 
 def test_cold_start_config_and_quit(qemu: QemuProgram, card: Card, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_guest_memory_in_a_file_that_may_shrink(qemu: QemuProgram, card: Card, t
     assert card.server.counters[ServerCount.DMA_MAP_MAPPED] == 0
 
 
-# --- interrupts ----------------------------------------------------------------------------------------------
+# ---- interrupts ----
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -291,7 +291,7 @@ def test_msix_function_mask(qemu: QemuProgram, card: Card, tmp_path: Path) -> No
         assert card.server.irqs.armed(0)
 
 
-# --- resets and endings --------------------------------------------------------------------------------------
+# ---- resets and endings ----
 
 
 def test_system_reset(qemu: QemuProgram, card: Card, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_the_server_hangs_up(qemu: QemuProgram, card: Card, tmp_path: Path) -> N
         card.reset_event.set()
 
 
-# --- hot-add ---------------------------------------------------------------------------------------------------
+# ---- hot-add ----
 
 
 def test_hot_add(qemu: QemuProgram, card: Card, tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_hot_add_without_a_server(qemu: QemuProgram, card: Card, tmp_path: Path)
     card.wait_for_loss()
 
 
-# --- errors on purpose --------------------------------------------------------------------------------------------
+# ---- errors on purpose ----
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -470,7 +470,7 @@ def test_an_answer_that_comes_too_late(qemu: QemuProgram, card: Card, tmp_path: 
         pc.q.wait()
 
 
-# --- DMA by message ------------------------------------------------------------------------------------------------
+# ---- DMA by message ----
 
 
 def doorbell_copy(card: Card) -> list[str]:
@@ -516,7 +516,7 @@ def test_anonymous_memory_in_a_write_that_waits(qemu: QemuProgram, card: Card, t
         assert pc.read(0x10000, 8) == 1
 
 
-# --- BARs that the guest maps ------------------------------------------------------------------------------------
+# ---- BARs that the guest maps ----
 
 
 def test_a_mapped_bar(qemu: QemuProgram, tmp_path: Path) -> None:
@@ -541,7 +541,7 @@ def test_a_mapped_bar(qemu: QemuProgram, tmp_path: Path) -> None:
         os.close(fd)
 
 
-# --- the example -------------------------------------------------------------------------------------------------
+# ---- the example ----
 
 
 def test_the_example_device(qemu: QemuProgram, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def memory_limit_for(guest_bytes: int) -> int:
 
 
 def load_firmware(name: str) -> FirmwareImage:
-    """The firmware image `name`: a package whose module ``boot`` has ``power_up``."""
+    """The firmware image `name`: a package whose module `boot` has `power_up`."""
     image: FirmwareImage = importlib.import_module(f"{name}.boot")
     return image
 
@@ -164,7 +164,7 @@ class Card:
     """One card of a rack. All methods belong to the loop's thread unless they say otherwise.
 
     :ivar name: the card's name, unique in its rack.
-    :ivar socket_path: where QEMU's ``vfio-user-pci`` connects.
+    :ivar socket_path: where QEMU's `vfio-user-pci` connects.
 
     `memory_limit`: bytes of this process that the objects of the card's guest may take; by default in proportion to
     the memory of its machine (:func:`memory_limit_for`).

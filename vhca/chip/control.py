@@ -37,10 +37,10 @@ Answer = Callable[[bytes], bytes]
 
 
 class ControlSocket:
-    """The socket at ``path``; ``answer`` is called for one line at a time, in a thread that may wait."""
+    """The socket at `path`; `answer` is called for one line at a time, in a thread that may wait."""
 
     def __init__(self, path: Path, answer: Answer, refusal: Callable[[str], bytes]) -> None:
-        """``refusal`` makes an answer of a sentence that says why there is no other."""
+        """`refusal` makes an answer of a sentence that says why there is no other."""
         self.path = Path(os.path.abspath(path))  # who looks for sockets is told the path as it is bound
         self._answer = answer
         self._too_long = refusal(f"a line has at most {MAX_LINE_BYTES} bytes")
@@ -71,7 +71,7 @@ class ControlSocket:
             log.warning("%s: no thread could be started; no orders are taken", self.path)
 
     def stop(self, timeout_s: float) -> None:
-        """Remove the socket and hang up; an order that is under way has ``timeout_s`` to end."""
+        """Remove the socket and hang up; an order that is under way has `timeout_s` to end."""
         if self._listener is None:
             return
         # Another rack may have its socket there by now, if somebody removed ours.

@@ -1,6 +1,6 @@
 """The initialization segment: the registers a driver reads before it can speak to the firmware.
 
-Which registers there are, and which of their bits the host may write, is in ``vhca.wire.connectx.init_segment``. Time
+Which registers there are, and which of their bits the host may write, is in `vhca.wire.connectx.init_segment`. Time
 and health are computed at the read: the free-running timer ticks in the firmware's clock, the health counter once per
 10 ms as long as the device runs.
 """

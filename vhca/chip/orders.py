@@ -1,7 +1,7 @@
 """The orders that a running rack takes at its control socket: reading, checking, carrying out, answering.
 
-A request is one JSON object on one line, ``{"order": "link_down", "card": "h1"}``; the answer is ``{"result": ...}`` or
-``{"error": "a sentence"}``. docs/fabric.md lists the orders. The rack's loop carries them out, each in a short turn.
+A request is one JSON object on one line, `{"order": "link_down", "card": "h1"}`; the answer is `{"result": ...}` or
+`{"error": "a sentence"}`. docs/fabric.md lists the orders. The rack's loop carries them out, each in a short turn.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class _Fields:
         return bool(self.take(name, bool, "true or false"))
 
     def number(self, name: str, low: int, high: int) -> int | None:
-        """A field that is a whole number in ``low`` .. ``high``."""
+        """A field that is a whole number in `low` .. `high`."""
         value: int | None = self.take(name, int, "a whole number")
         if value is not None and not low <= value <= high:
             raise _Refused(f"{name} must be in {low} .. {high}, not {_quoted(value)}")
         return value
 
     def fraction(self, name: str, high: float) -> float | None:
-        """A field that is a number in 0 .. ``high``."""
+        """A field that is a number in 0 .. `high`."""
         value: float | None = self.take(name, (int, float), "a number")
         if value is not None and not 0 <= value <= high:
             raise _Refused(f"{name} must be in 0 .. {high:g}, not {_quoted(value)}")

@@ -1,6 +1,6 @@
 """A rack: cards on one fabric, served by one loop in one thread.
 
-This is the device side of a laboratory: build it, start it, point QEMU's ``vfio-user-pci`` at the sockets. Everything
+This is the device side of a laboratory: build it, start it, point QEMU's `vfio-user-pci` at the sockets. Everything
 in it runs in the loop's thread; methods that other threads may call say so.
 """
 
@@ -60,9 +60,9 @@ def card_of(frame: FrameType) -> str | None:
 
 
 class Rack:
-    """`hcas` cards named h0, h1 ..., each with a socket ``<name>.sock`` and a log ``<name>.log`` in `directory`.
+    """`hcas` cards named h0, h1 ..., each with a socket `<name>.sock` and a log `<name>.log` in `directory`.
 
-    Beside them is the control socket ``rack.sock``, at which a running rack takes orders of the same user.
+    Beside them is the control socket `rack.sock`, at which a running rack takes orders of the same user.
 
     :class:`vhca.chip.rack_config.RackConfig` says what cards and fabric are like.
 

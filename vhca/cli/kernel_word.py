@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def judged(lab: Lab, options: argparse.Namespace, work: Callable[[], int]) -> int:
-    """Do ``work`` and return its exit status, or that of a kernel bug; the kernels' reports are shown however it ends.
+    """Do `work` and return its exit status, or that of a kernel bug; the kernels' reports are shown however it ends.
 
     A bug outranks the command's own status: it is the likelier cause of what the command said.
     :raises KernelPanic: a guest that the command did not run in has panicked, too.
@@ -38,7 +38,7 @@ def judged(lab: Lab, options: argparse.Namespace, work: Callable[[], int]) -> in
 
 
 def show(lab: Lab, options: argparse.Namespace) -> int:
-    """Print what the kernels reported; return how many of the reports are not expected.  Keeps the logs if any is."""
+    """Print what the kernels reported; return how many of the reports are not expected. Keeps the logs if any is."""
     from vhca.lab.errors import printable
 
     bugs = 0

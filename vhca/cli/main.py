@@ -1,7 +1,7 @@
-"""The ``vhca`` command: reads the command line, runs one command and turns what went wrong into one line and a status.
+"""The `vhca` command: reads the command line, runs one command and turns what went wrong into one line and a status.
 
-Assumes nothing of the host: modules that need it are imported by the command that needs them, so ``--help`` works
-everywhere.  Guarantees: no traceback for trouble of the host (``-v`` shows it); exit codes as :mod:`vhca.cli.status`.
+Assumes nothing of the host: modules that need it are imported by the command that needs them, so `--help` works
+everywhere. Guarantees: no traceback for trouble of the host (`-v` shows it); exit codes as :mod:`vhca.cli.status`.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def split_at_dashes(words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Cut a command line at its first ``--``: our part, and the guest's (``None`` without ``--``).
+    """Cut a command line at its first `--`: our part, and the guest's (`None` without `--`).
 
-    What is behind ``tshark`` is tshark's, unless it asks for our help.
+    What is behind `tshark` is tshark's, unless it asks for our help.
     """
     if words[:1] == [tshark.NAME] and words[1:2] not in (["-h"], ["--help"]):
         return words[:1], words[2:] if words[1:2] == ["--"] else words[1:]
@@ -181,7 +181,7 @@ def _configure_logging(verbose: int) -> None:
 
 @contextlib.contextmanager
 def _terminated_like_interrupted(got: list[int]) -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as Ctrl-C, so that guests and logs are cleared away; they are noted in ``got``."""
+    """Take SIGTERM and SIGHUP as Ctrl-C, so that guests and logs are cleared away; they are noted in `got`."""
 
     def interrupt(number: int, _frame: object) -> None:
         got.append(number)

@@ -1,6 +1,6 @@
 """The switches of the front panel: option types, and the options that every command with guests has.
 
-A type either returns a value that fits or raises ``argparse.ArgumentTypeError`` with a sentence for people.
+A type either returns a value that fits or raises `argparse.ArgumentTypeError` with a sentence for people.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """A type for whole numbers in ``low`` .. ``high``."""
+    """A type for whole numbers in `low` .. `high`."""
 
     def convert(text: str) -> int:
         try:
@@ -39,7 +39,7 @@ _MEMORY_UNITS = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 <
 
 
 def memory(low_mib: int, high_mib: int = 1 << 20) -> Callable[[str], int]:
-    """A type for an amount of memory, in MiB: ``2048``, ``2048M``, ``2G``, ``1.5GiB``; units are powers of 1024."""
+    """A type for an amount of memory, in MiB: `2048`, `2048M`, `2G`, `1.5GiB`; units are powers of 1024."""
 
     def convert(text: str) -> int:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
@@ -61,7 +61,7 @@ def kernel_arguments(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """A type for a time that is more than nothing, in seconds; ``90``, ``1.5``, ``2m`` and ``1h`` are understood."""
+    """A type for a time that is more than nothing, in seconds; `90`, `1.5`, `2m` and `1h` are understood."""
     factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
     try:
         value = float(text[:-1]) * factor if factor else float(text)
@@ -190,7 +190,7 @@ def add_debug_options(group: argparse._ActionsContainer) -> None:
 
 
 def live_console(options: argparse.Namespace, line_end: str = "\n") -> Callable[[str], Callable[[bytes], None]] | None:
-    """What ``--console`` makes of the console of a guest of that name; None without it."""
+    """What `--console` makes of the console of a guest of that name; None without it."""
     if not options.console:
         return None
 
@@ -234,7 +234,7 @@ def add_capture_choice(parser: argparse._ActionsContainer) -> None:
 
 
 def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
-    """What the options say of a rack of so many cards: ``--mkey``, ``--card-memory`` and those that record packets.
+    """What the options say of a rack of so many cards: `--mkey`, `--card-memory` and those that record packets.
 
     :raises LabError: they do not fit together.
     """
@@ -293,7 +293,7 @@ def add_card_memory_option(parser: argparse._ActionsContainer) -> None:
 
 
 def card_memory_bytes(options: argparse.Namespace) -> int | None:
-    """What ``--card-memory`` says, in bytes; None if it says nothing."""
+    """What `--card-memory` says, in bytes; None if it says nothing."""
     mib: int | None = options.card_memory
     return None if mib is None else mib << 20
 

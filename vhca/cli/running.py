@@ -33,7 +33,7 @@ shell`, `run`, `serve`, a test).  If several are running, --rack says which."""
 
 
 def example(rack: str) -> str:
-    """What `vhca shell` and `serve` say about orders; ``rack`` is what --rack takes for them."""
+    """What `vhca shell` and `serve` say about orders; `rack` is what --rack takes for them."""
     return (
         "orders from another terminal: `vhca fabric link down h0`, `vhca fault h0 drop --nth 3`, `vhca capture --help`"
         f" (with --rack {shlex.quote(rack)} if several racks are running)"
@@ -77,7 +77,7 @@ def _control_sockets() -> Iterator[Path]:
 
 
 def find(rack: str | None) -> Path:
-    """The control socket of the rack that ``--rack`` names, or of the only one that is running.
+    """The control socket of the rack that `--rack` names, or of the only one that is running.
 
     :raises LabError: there is none, or there are several.
     """
@@ -105,7 +105,7 @@ def find(rack: str | None) -> Path:
 
 
 def order(rack: str | None, name: str, **fields: Any) -> Any:
-    """Give a rack an order and return the result; fields that are None are left out.  See docs/fabric.md for orders.
+    """Give a rack an order and return the result; fields that are None are left out. See docs/fabric.md for orders.
 
     :raises LabError: no rack could be found or reached, or it refused.
     """

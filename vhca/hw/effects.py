@@ -19,7 +19,7 @@ class DmaWrite:
 
 @dataclass(slots=True)
 class DeviceWrite:
-    """Store `data` in the card's own memory, at an offset in BAR0 (see ``Hardware.device_memory``)."""
+    """Store `data` in the card's own memory, at an offset in BAR0 (see `Hardware.device_memory`)."""
 
     offset: int
     data: bytes | bytearray | memoryview

@@ -1,6 +1,6 @@
 """What happens to the firmware: one object per thing that came from the host, the wire or the board.
 
-The board calls ``firmware.handle(event, now_ns, effects)`` once per event, in the order in which things happened, and
+The board calls `firmware.handle(event, now_ns, effects)` once per event, in the order in which things happened, and
 carries out the effects before it hands over the next event.
 """
 
@@ -68,7 +68,7 @@ class EqDoorbell:
 class PacketIn:
     """A packet (or a burst of consecutive packets of one message) arrived at `port` (1-based).
 
-    `turned`: it is the card's own and came back as a ``Loopback`` asked for, without having been on the link.
+    `turned`: it is the card's own and came back as a `Loopback` asked for, without having been on the link.
     """
 
     port: int

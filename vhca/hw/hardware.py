@@ -93,7 +93,7 @@ class Firmware(Protocol):
 
 
 class FirmwareImage(Protocol):
-    """What a firmware package offers under the name ``power_up``."""
+    """What a firmware package offers under the name `power_up`."""
 
     def power_up(self, hardware: Hardware) -> Firmware:
         """Boot the program on this board."""

@@ -19,7 +19,7 @@ class Memory(Protocol):
         ...
 
     def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
-        """Store `data` at `addr`; raises :class:`DmaError`. Board use: firmware returns ``DmaWrite`` instead."""
+        """Store `data` at `addr`; raises :class:`DmaError`. Board use: firmware returns `DmaWrite` instead."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""The bench: packages, kernels, guest image, QEMU, agent, and the lab that joins them.  See :class:`Lab`.
+"""The bench: packages, kernels, guest image, QEMU, agent, and the lab that joins them. See :class:`Lab`.
 
-This is the library's door: what is named here is for everybody.  Beside it are :mod:`vhca.lab.perftest` (programs
+This is the library's door: what is named here is for everybody. Beside it are :mod:`vhca.lab.perftest` (programs
 between two guests), :mod:`vhca.lab.packages` (Debian packages for a guest) and :mod:`vhca.lab.kernels` (what a name of
 a kernel stands for); all other modules are the library's own.
 """

@@ -1,6 +1,6 @@
 """The host's end of a guest's service port: commands, files and signals over one byte stream.
 
-Assumes a connected stream whose other end runs :mod:`vhca.lab.guest_agent`, sooner or later.  Guarantees:
+Assumes a connected stream whose other end runs :mod:`vhca.lab.guest_agent`, sooner or later. Guarantees:
 safe between threads; a guest that reboots, hangs, or sends anything at all ends calls with a
 :class:`GuestError`, never blocks them past their time limit; what a guest sends is bounded per frame, and what is
 kept of it per command (:data:`STREAM_MAX_BYTES`) and per file.
@@ -42,7 +42,7 @@ class Ready:
 
 
 class AgentClient:
-    """One guest's service port.  Owns ``connection`` and a thread that moves its bytes."""
+    """One guest's service port. Owns `connection` and a thread that moves its bytes."""
 
     def __init__(self, connection: socket.socket, sync: bytes, name: str = "guest") -> None:
         self.name = name
@@ -65,9 +65,9 @@ class AgentClient:
         self._thread = threading.Thread(target=self._run, name=f"agent-{name}", daemon=True)
         self._thread.start()
 
-    # -- for users -----------------------------------------------------------------------------------
+    # ---- for users ----
     def wait_ready(self, timeout_s: float, after_boots: int = 0) -> Ready:
-        """Wait until the agent has started more than ``after_boots`` times; ``GuestError`` if it does not."""
+        """Wait until the agent has started more than `after_boots` times; `GuestError` if it does not."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or self._panic or (self.boots > after_boots and self._ready), timeout_s
@@ -90,8 +90,8 @@ class AgentClient:
     ) -> Process:
         """Start a command.
 
-        ``tty`` (rows, columns) gives it a terminal; ``stdout`` and ``stderr`` are called with what comes in,
-        from the port's thread, instead of filling the process's streams.  ``OSError`` if it cannot be started.
+        `tty` (rows, columns) gives it a terminal; `stdout` and `stderr` are called with what comes in,
+        from the port's thread, instead of filling the process's streams. `OSError` if it cannot be started.
         """
         if isinstance(argv, str) or not argv:
             raise TypeError("argv is a list: the program and its arguments")
@@ -143,7 +143,7 @@ class AgentClient:
         process.wait(timeout_s)
 
     def get_file(self, source: str, timeout_s: float = 60.0, max_bytes: int = STREAM_MAX_BYTES) -> tuple[bytes, int]:
-        """Read a file of the guest: content and mode.  ``OSError`` (EFBIG) if it has more than ``max_bytes``."""
+        """Read a file of the guest: content and mode. `OSError` (EFBIG) if it has more than `max_bytes`."""
         kept = Stream(max_bytes)
         mode = self._get(source, kept.put, timeout_s, max_bytes)
         kept.end()
@@ -160,7 +160,7 @@ class AgentClient:
         return process.pid
 
     def copy_in(self, source: Path, target: str, timeout_s: float = 60.0) -> None:
-        """Copy a host file, or a folder with all below it, to ``target`` in the guest."""
+        """Copy a host file, or a folder with all below it, to `target` in the guest."""
         if source.is_dir():
             for path in sorted(source.rglob("*")):
                 if path.is_file():
@@ -170,10 +170,10 @@ class AgentClient:
             self._put(stream, target, source.stat().st_mode & 0o777, timeout_s)
 
     def copy_out(self, source: str, target: Path, timeout_s: float = 60.0, max_bytes: int = FILE_MAX_BYTES) -> None:
-        """Copy a file of the guest to the host.  ``OSError`` (EFBIG) if it has more than ``max_bytes``.
+        """Copy a file of the guest to the host. `OSError` (EFBIG) if it has more than `max_bytes`.
 
-        ``target`` becomes an ordinary new file, as the umask says; whether it can be executed is all that is taken over
-        of the guest's mode.  It appears when it is complete.
+        `target` becomes an ordinary new file, as the umask says; whether it can be executed is all that is taken over
+        of the guest's mode. It appears when it is complete.
         """
         if target.exists() and not target.is_file():
             raise FileExistsError(errno.EEXIST, "is there and is no file", str(target))
@@ -199,7 +199,7 @@ class AgentClient:
             beside.unlink(missing_ok=True)
 
     def ping(self, timeout_s: float = 5.0) -> float:
-        """Round-trip time to the agent, in seconds; ``GuestError`` if it does not answer in time."""
+        """Round-trip time to the agent, in seconds; `GuestError` if it does not answer in time."""
         token, answered = os.urandom(8), threading.Event()
         started_s = time.monotonic()
         self._pings[token] = answered
@@ -214,7 +214,7 @@ class AgentClient:
     def panicked(self, panic: KernelPanic | None) -> None:
         """Let all that waits for the guest, now or later, raise this; the output that came before is passed on first.
 
-        Ends with the next boot; ``None`` ends it at once.
+        Ends with the next boot; `None` ends it at once.
         """
         with self._changed:
             self._panic = panic
@@ -229,7 +229,7 @@ class AgentClient:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
 
-    # -- the stream ----------------------------------------------------------------------------------
+    # ---- the stream ----
     def _start(
         self, kind: int, fields: list[bytes], args: Sequence[str], out: Sink | None, err: Sink | None, timeout_s: float
     ) -> Process:
@@ -264,7 +264,7 @@ class AgentClient:
             raise GuestError(f"{self.name}: the guest is not up")
 
     def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
-        """Send a frame; waits while the guest takes none.  ``GuestError`` if it is gone."""
+        """Send a frame; waits while the guest takes none. `GuestError` if it is gone."""
         with self._changed:
             self._check_open()
             # frames wait here only while the guest does not read; input has its own window

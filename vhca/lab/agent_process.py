@@ -22,7 +22,7 @@ Sink = Callable[[bytes], None]
 
 
 class Stream:
-    """The output of a command, as it comes in.  Iterating yields text lines until the end."""
+    """The output of a command, as it comes in. Iterating yields text lines until the end."""
 
     def __init__(self, max_bytes: int = STREAM_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -31,7 +31,7 @@ class Stream:
         self._changed = threading.Condition()
 
     def read(self, timeout_s: float | None = None) -> bytes:
-        """Return what has come in, waiting for at least one byte; ``b""`` at the end.  ``TimeoutError`` if late."""
+        """Return what has come in, waiting for at least one byte; `b""` at the end. `TimeoutError` if late."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._data or self._ended, timeout_s):
                 raise TimeoutError
@@ -61,7 +61,7 @@ class Stream:
             yield rest.decode("utf-8", "replace")
 
     def put(self, data: bytes) -> None:
-        """Take what came in; ``GuestError`` if that is more than there is room for."""
+        """Take what came in; `GuestError` if that is more than there is room for."""
         with self._changed:
             if len(self._data) + len(data) > self._max_bytes:
                 raise GuestError(f"printed more than {self._max_bytes} bytes that nobody has read")
@@ -81,7 +81,7 @@ class Port(Protocol):
     name: str
 
     def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
-        """Send a frame; waits while the guest takes none.  ``GuestError`` if it is gone."""
+        """Send a frame; waits while the guest takes none. `GuestError` if it is gone."""
 
     def send_at_once(self, kind: int, channel: int, payload: bytes = b"") -> None:
         """Send a small frame without waiting: for the port's own thread."""
@@ -115,7 +115,7 @@ class Process:
         return self.returncode
 
     def poll(self) -> int | None:
-        """The status if the command has ended, else ``None``."""
+        """The status if the command has ended, else `None`."""
         return self.returncode
 
     def send_signal(self, number: int) -> None:

@@ -1,8 +1,8 @@
 """The parts store of the bench: one folder with everything that is fetched or built once.
 
-Assumes a POSIX file system with ``flock`` and an atomic ``rename``.  Guarantees: an entry that exists is
+Assumes a POSIX file system with `flock` and an atomic `rename`. Guarantees: an entry that exists is
 complete (it is built beside its place and renamed into it); two processes that want the same entry build
-it once; a build that dies leaves only a ``.tmp-`` folder that the next build of that entry removes.
+it once; a build that dies leaves only a `.tmp-` folder that the next build of that entry removes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vhca.lab.errors import LabError, printable
 
 
 class Progress:
-    """Says what the lab is doing.  On a terminal a line is redrawn; elsewhere plain lines are printed."""
+    """Says what the lab is doing. On a terminal a line is redrawn; elsewhere plain lines are printed."""
 
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -48,7 +48,7 @@ class Progress:
         self.say(f"[{time.monotonic() - self._started_s:6.1f} s] {text}")
 
     def bar(self, label: str, done: int, total: int) -> None:
-        """Show how far a counted job is.  Without a terminal only quarters are printed."""
+        """Show how far a counted job is. Without a terminal only quarters are printed."""
         if self._quiet or total <= 0:
             return
         done = min(done, total)
@@ -76,7 +76,7 @@ class Progress:
 
 
 def default_root() -> Path:
-    """Where the cache lives: ``$VHCA_CACHE``, else ``$XDG_CACHE_HOME/vhca``, else ``~/.cache/vhca``."""
+    """Where the cache lives: `$VHCA_CACHE`, else `$XDG_CACHE_HOME/vhca`, else `~/.cache/vhca`."""
     if own := os.environ.get("VHCA_CACHE"):
         return Path(own).expanduser()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -108,7 +108,7 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, name: str, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-        """Hold the named lock; ``waiting`` is called once if another process holds it now."""
+        """Hold the named lock; `waiting` is called once if another process holds it now."""
         path = self.folder("locks") / f"{name}.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -130,10 +130,10 @@ class Cache:
         progress: Progress | None = None,
         sound: Callable[[Path], bool] | None = None,
     ) -> Path:
-        """Return the entry ``kind/key``; if it is missing, ``build`` makes it at the path it is given.
+        """Return the entry `kind/key`; if it is missing, `build` makes it at the path it is given.
 
-        The path given to ``build`` does not exist yet; it may make a file or a folder there.  An entry that is there
-        but not ``sound`` is made again, and that is said.
+        The path given to `build` does not exist yet; it may make a file or a folder there. An entry that is there
+        but not `sound` is made again, and that is said.
         """
         place = self.path(kind, key)
 
@@ -172,7 +172,7 @@ class Cache:
         return place
 
     def prune(self, kind: str, keep: int) -> None:
-        """Remove the entries of ``kind`` that were used longest ago, but for the ``keep`` newest."""
+        """Remove the entries of `kind` that were used longest ago, but for the `keep` newest."""
         with contextlib.suppress(OSError):
             entries = [p for p in self.path(kind).iterdir() if not p.name.startswith(".")]
             entries.sort(key=lambda p: p.stat().st_mtime, reverse=True)
@@ -198,7 +198,7 @@ def space_remedy(path: Path) -> str:
 
 
 def free_bytes(path: Path) -> int:
-    """Free space, in bytes, of the file system that ``path`` is or will be on."""
+    """Free space, in bytes, of the file system that `path` is or will be on."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free

@@ -1,7 +1,7 @@
 """The strip-chart recorder at a guest's console: what a machine prints goes to a file that does not grow for ever.
 
-Assumes a descriptor that becomes readable and comes to its end when the machine does.  Guarantees: at most
-:data:`FILE_BYTES` in the file and as much in an older one beside it (``NAME.1``), however much is printed; both are
+Assumes a descriptor that becomes readable and comes to its end when the machine does. Guarantees: at most
+:data:`FILE_BYTES` in the file and as much in an older one beside it (`NAME.1`), however much is printed; both are
 private; a machine that prints without end is slowed down, and costs this process a few wake-ups a second.
 """
 
@@ -24,7 +24,7 @@ _REST_S: Final = 0.01
 
 
 class Recorder:
-    """Writes what comes out of ``descriptor``, which it owns, to ``path`` in a thread of its own until the end."""
+    """Writes what comes out of `descriptor`, which it owns, to `path` in a thread of its own until the end."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Recorder:
         max_bytes: int = FILE_BYTES,
         listener: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Raises ``OSError`` if the file cannot be made.  ``listener`` hears, in the thread, what came; it is quick."""
+        """Raises `OSError` if the file cannot be made. `listener` hears, in the thread, what came; it is quick."""
         self.path = path
         self.lost_bytes = 0  # what the disk did not take
         self.recorded_bytes = 0  # that came, all in all
@@ -96,7 +96,7 @@ class Recorder:
 
 
 def tail(path: Path, max_bytes: int) -> str:
-    """The last ``max_bytes`` of what was recorded at ``path``; empty if there is nothing.  Bytes that are no text
+    """The last `max_bytes` of what was recorded at `path`; empty if there is nothing. Bytes that are no text
     become replacement characters; control characters stay."""
     parts: list[bytes] = []
     for place in (path, path.with_name(path.name + ".1")):

@@ -1,7 +1,7 @@
-"""The punched tape a guest boots from: a writer (and a reader) of ``newc`` cpio archives.
+"""The punched tape a guest boots from: a writer (and a reader) of `newc` cpio archives.
 
 The format is what the kernel unpacks as an initramfs: 110 bytes of ASCII header, name and data each padded
-to 4 bytes.  Guarantees: the same entries in the same order give the same bytes; owner is always root; the
+to 4 bytes. Guarantees: the same entries in the same order give the same bytes; owner is always root; the
 archive ends on a 512-byte boundary, so that archives can be put one behind the other.
 """
 
@@ -57,7 +57,7 @@ class CpioWriter:
         self._add(name, stat.S_IFCHR | mode, b"", (major, minor))
 
     def tree(self, root: Path, name: str = "") -> None:
-        """Add everything below ``root`` under ``name``."""
+        """Add everything below `root` under `name`."""
         for path in sorted(root.iterdir()):
             place = f"{name}/{path.name}" if name else path.name
             if path.is_symlink():
@@ -102,7 +102,7 @@ class CpioWriter:
 
 
 def read_archive(data: bytes) -> Iterator[Entry]:
-    """Yield the members of one archive or of several put one behind the other; ``ValueError`` if malformed."""
+    """Yield the members of one archive or of several put one behind the other; `ValueError` if malformed."""
     at = 0
     while at < len(data):
         if data[at] == 0:  # padding between archives

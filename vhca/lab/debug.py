@@ -1,6 +1,6 @@
 """The probes at a guest: a live console, a debugger's socket, and a look at how many processors the kernel took.
 
-Assumes nothing of the guest.  A debugger that is attached stops the guest's time, not the host's: time-outs go on.
+Assumes nothing of the guest. A debugger that is attached stops the guest's time, not the host's: time-outs go on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CPUS: Final = "/sys/devices/system/cpu"
 
 
 class LiveConsole:
-    """Passes on what a guest prints on its console, whole lines, printable, each with ``prefix`` before it.
+    """Passes on what a guest prints on its console, whole lines, printable, each with `prefix` before it.
 
     Called in the recorder's thread; a reader that has gone away does not stop the recorder.
     """
@@ -45,7 +45,7 @@ class LiveConsole:
 
 
 def gdb_address(port: int, index: int, folder: Path | None) -> str:
-    """Where guest ``index`` waits for gdb: ``HOST:PORT`` on the loopback, or with ``port`` 0 a socket in ``folder``."""
+    """Where guest `index` waits for gdb: `HOST:PORT` on the loopback, or with `port` 0 a socket in `folder`."""
     return f"127.0.0.1:{port + index}" if port or folder is None else str(folder / f"g{index}-gdb.sock")
 
 
@@ -99,6 +99,6 @@ def processors_missing(guest: Runs, wanted: int) -> str:
 
 
 def _count(ranges: str) -> int:
-    """How many numbers a list such as ``0-3,5`` names."""
+    """How many numbers a list such as `0-3,5` names."""
     ends = [part.split("-") for part in ranges.split(",")]
     return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)

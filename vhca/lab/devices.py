@@ -19,7 +19,7 @@ class Hca(Protocol):
 
     @property
     def socket_path(self) -> Path:
-        """Where QEMU's ``vfio-user-pci`` connects."""
+        """Where QEMU's `vfio-user-pci` connects."""
 
     @property
     def node_guid(self) -> int:
@@ -29,7 +29,7 @@ class Hca(Protocol):
         """Counters of firmware, board and socket by name."""
 
     def objects(self) -> dict[str, int]:
-        """Live objects of the guest's driver by kind: ``qp``, ``cq``, ``mkey`` ..."""
+        """Live objects of the guest's driver by kind: `qp`, `cq`, `mkey` ..."""
 
     def trace_tail(self, lines: int = 100) -> list[str]:
         """The last lines of the command trace."""

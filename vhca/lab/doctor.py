@@ -43,7 +43,7 @@ class Finding:
 
 
 def check(cache: Cache | None = None, kernel: str | Path = DEFAULT_KERNEL) -> list[Finding]:
-    """Look at everything a lab needs.  Never raises: trouble while looking is a finding."""
+    """Look at everything a lab needs. Never raises: trouble while looking is a finding."""
     cache = cache if cache is not None else Cache()
     stocked = _is_stocked(cache, kernel)
     looks: list[tuple[str, Callable[[], Finding]]] = [
@@ -71,7 +71,7 @@ def check(cache: Cache | None = None, kernel: str | Path = DEFAULT_KERNEL) -> li
 
 
 def _cached_kernel(cache: Cache, kernel: str | Path) -> str:
-    """The release in the cache, or the path, that ``kernel`` means; empty if it would have to be fetched."""
+    """The release in the cache, or the path, that `kernel` means; empty if it would have to be fetched."""
     if Path(kernel).expanduser().exists():
         return str(kernel)
     fitting = [r for r in kernels.cached_releases(cache) if kernels.matches(str(kernel), r)]

@@ -1,7 +1,7 @@
 """The label on a part: what an ELF file needs and what a kernel module says of itself.
 
 Reads only what image building needs: the names of the shared libraries a program asks for, and the
-``.modinfo`` section of a module.  Anything malformed gives ``None`` or nothing, never an exception.
+`.modinfo` section of a module. Anything malformed gives `None` or nothing, never an exception.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _sections(data: bytes) -> list[_Section]:
 
 
 def needed_libraries(path: Path) -> list[str] | None:
-    """Names of the shared libraries that a program or library asks for; ``None`` if it is no ELF file."""
+    """Names of the shared libraries that a program or library asks for; `None` if it is no ELF file."""
     with path.open("rb") as stream:
         if stream.read(4) != b"\x7fELF":
             return None
@@ -68,7 +68,7 @@ def needed_libraries(path: Path) -> list[str] | None:
 
 
 def modinfo(module: bytes) -> dict[str, list[str]]:
-    """What a kernel module (decompressed) says of itself: key -> values, such as ``depends`` and ``alias``."""
+    """What a kernel module (decompressed) says of itself: key -> values, such as `depends` and `alias`."""
     info: dict[str, list[str]] = {}
     for section in _sections(module):
         if section.name == ".modinfo":
@@ -80,7 +80,7 @@ def modinfo(module: bytes) -> dict[str, list[str]]:
 
 
 def read_module(path: Path) -> bytes:
-    """A module's content, decompressed (``.ko``, ``.ko.xz``, ``.ko.gz``, ``.ko.zst``)."""
+    """A module's content, decompressed (`.ko`, `.ko.xz`, `.ko.gz`, `.ko.zst`)."""
     raw = path.read_bytes()
     if path.suffix == ".xz":
         return lzma.decompress(raw)

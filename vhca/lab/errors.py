@@ -16,9 +16,9 @@ _TRACE_LINES: Final = 60
 
 
 def printable(text: str) -> str:
-    """``text`` as a terminal may show it: what is neither printable nor a new line or tab is written as an escape.
+    """`text` as a terminal may show it: what is neither printable nor a new line or tab is written as an escape.
 
-    Guests choose much of what errors quote.  An escape sequence on a terminal can change titles, colours and keys,
+    Guests choose much of what errors quote. An escape sequence on a terminal can change titles, colours and keys,
     and hide what follows; so can characters that change the direction of writing.
     """
     if text.replace("\n", "").replace("\t", "").isprintable():
@@ -30,13 +30,13 @@ def printable(text: str) -> str:
 
 
 def last_lines(text: str, count: int, indent: str = "") -> str:
-    """The end of something that may be long: at most ``count`` lines, and of each what fits on a screen."""
+    """The end of something that may be long: at most `count` lines, and of each what fits on a screen."""
     lines = text[-_QUOTED_MAX:].rstrip().splitlines()[-count:]
     return "\n".join(indent + (line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]} ...") for line in lines)
 
 
 class LabError(RuntimeError):
-    """Trouble with the host, its configuration or a guest.  ``remedy`` says what to do, in one sentence.
+    """Trouble with the host, its configuration or a guest. `remedy` says what to do, in one sentence.
 
     The text can be shown on a terminal, whatever a guest had its part in it.
     """
@@ -69,7 +69,7 @@ class GuestError(LabError):
 
 
 class KernelPanic(GuestError):
-    """The kernel of a guest panicked.  ``headline`` is its own line, ``trace`` what led to it and followed."""
+    """The kernel of a guest panicked. `headline` is its own line, `trace` what led to it and followed."""
 
     def __init__(self, guest: str, headline: str, trace: str, console: object) -> None:
         shown = last_lines(trace.removeprefix(headline + "\n"), _TRACE_LINES, "  ")
@@ -94,7 +94,7 @@ class Completed:
 
 
 class CommandFailed(GuestError):
-    """A command run with ``check=True`` ended with another status than 0."""
+    """A command run with `check=True` ended with another status than 0."""
 
     def __init__(self, guest: str, completed: Completed) -> None:
         # one after the other: both may be long

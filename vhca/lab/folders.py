@@ -57,7 +57,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 def for_logs(wanted: Path) -> Path:
-    """The folder, made if it is not there; ``LabError`` if others could read or swap what is written there."""
+    """The folder, made if it is not there; `LabError` if others could read or swap what is written there."""
     try:
         return own_folder(wanted.expanduser())
     except UnsafeFolder as error:
@@ -67,7 +67,7 @@ def for_logs(wanted: Path) -> Path:
 
 
 def to_share(share: str | Path | None) -> Path | None:
-    """The folder that guests shall see, without links in its path; ``LabError`` if it is not there."""
+    """The folder that guests shall see, without links in its path; `LabError` if it is not there."""
     if share is None:
         return None
     folder = Path(share).expanduser().resolve()

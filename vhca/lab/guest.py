@@ -1,6 +1,6 @@
 """One machine of the bench: QEMU with its console, its agent and its cards, from power-on to the end.
 
-Assumes what :mod:`vhca.lab.prepare` made ready.  Guarantees: what the guest prints, and QEMU's own messages, are in
+Assumes what :mod:`vhca.lab.prepare` made ready. Guarantees: what the guest prints, and QEMU's own messages, are in
 files; a call into a guest that is gone ends with the last words of both.
 """
 
@@ -40,7 +40,7 @@ class GuestConfig:
 
     :ivar memory_mib: its memory; 384 at least.
     :ivar cpus: its processors.
-    :ivar iommu: put an IOMMU between devices and memory (``kernel_arguments`` must switch it on), so that a guest can
+    :ivar iommu: put an IOMMU between devices and memory (`kernel_arguments` must switch it on), so that a guest can
         hand a card to a program of its own.
     :ivar share: a host folder that guests see at /mnt/share; docs/host.md says what a guest can do there.
     :ivar share_writable: may guests write to it?
@@ -62,7 +62,7 @@ class GuestConfig:
     qemu_arguments: Sequence[str] = ()
 
     def checked(self) -> GuestConfig:
-        """The same with the true path of ``share``; ``LabError`` if no machine can be like that."""
+        """The same with the true path of `share`; `LabError` if no machine can be like that."""
         if self.memory_mib < 384:
             raise LabError(f"{self.memory_mib} MiB is too little for a guest", "give at least 384")
         return replace(self, share=folders.to_share(self.share))
@@ -80,7 +80,7 @@ class Surroundings:
 
 
 class Guest:
-    """One running guest.  Made by :class:`vhca.lab.Lab`.
+    """One running guest. Made by :class:`vhca.lab.Lab`.
 
     :ivar index: its number, from 0.
     :ivar name: g0, g1 ...: so it is called in the management network, too.
@@ -108,9 +108,9 @@ class Guest:
         self._qmp: machine.QmpClient | None = None
         self._watch = KernelWatch(self)
 
-    # -- life ----------------------------------------------------------------------------------------
+    # ---- life ----
     def start(self, network_end: socket.socket | None) -> None:
-        """Power it on.  For its lab."""
+        """Power it on. For its lab."""
         self._powered_s = time.monotonic()
         sync = secrets.token_bytes(wire.SYNC_BYTES)
         agent_ours, agent_theirs = socket.socketpair()
@@ -179,7 +179,7 @@ class Guest:
         )
 
     def bring_up(self) -> None:
-        """Wait until it has booted, and make it ready.  For its lab."""
+        """Wait until it has booted, and make it ready. For its lab."""
         self._wait_up(self.config.boot_timeout_s)
         self._make_ready()
 
@@ -246,7 +246,7 @@ class Guest:
         self._came_back(boots, timeout_s)
 
     def reset(self, timeout_s: float | None = None) -> None:
-        """Press the reset button: the kernel gets no chance to say good-bye.  Waits until it is up again."""
+        """Press the reset button: the kernel gets no chance to say good-bye. Waits until it is up again."""
         boots = self.agent.boots
         self._powered_s = time.monotonic()
         self._watch.forget()
@@ -290,11 +290,11 @@ class Guest:
 
     @property
     def panic(self) -> KernelPanic | None:
-        """The panic of the guest's kernel; ``None`` while it runs.  Its memory can be dumped, and it can be reset."""
+        """The panic of the guest's kernel; `None` while it runs. Its memory can be dumped, and it can be reset."""
         return self._watch.panic
 
     def kernel_log(self) -> str:
-        """The kernel's log of this boot, each line with its priority (``<4>[ 12.3] ...``); empty if it is not told."""
+        """The kernel's log of this boot, each line with its priority (`<4>[ 12.3] ...`); empty if it is not told."""
         return self._watch.log()
 
     def kernel_reports(self) -> list[Report]:
@@ -312,7 +312,7 @@ class Guest:
             raise GuestError(f"{self.name} is not started")
         return self._qmp.command(command, **arguments)
 
-    # -- work ----------------------------------------------------------------------------------------
+    # ---- work ----
     def run(
         self,
         argv: Sequence[str],
@@ -327,10 +327,10 @@ class Guest:
     ) -> Completed:
         """Run a command to its end.
 
-        ``check`` raises :class:`CommandFailed` if its status is not 0; a command that takes longer than
-        ``timeout_s`` is killed and raises :class:`CommandTimeout`; one that cannot be started raises
-        ``OSError``; one that prints more than 64 MiB is killed and raises :class:`GuestError`.  ``stdout`` and
-        ``stderr`` are called with output as it comes, instead of collecting it: any amount of it.
+        `check` raises :class:`CommandFailed` if its status is not 0; a command that takes longer than
+        `timeout_s` is killed and raises :class:`CommandTimeout`; one that cannot be started raises
+        `OSError`; one that prints more than 64 MiB is killed and raises :class:`GuestError`. `stdout` and
+        `stderr` are called with output as it comes, instead of collecting it: any amount of it.
         """
         completed = self.agent.run(
             argv, timeout_s=timeout_s, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr
@@ -349,7 +349,7 @@ class Guest:
         stdout: Sink | None = None,
         stderr: Sink | None = None,
     ) -> Process:
-        """Start a command and return while it runs.  ``tty`` (rows, columns) gives it a terminal."""
+        """Start a command and return while it runs. `tty` (rows, columns) gives it a terminal."""
         return self.agent.popen(argv, env=env, cwd=cwd, tty=tty, stdout=stdout, stderr=stderr)
 
     def copy_in(self, source: str | Path, target: str, timeout_s: float = 60.0) -> None:
@@ -359,7 +359,7 @@ class Guest:
     def copy_out(
         self, source: str, target: str | Path, timeout_s: float = 60.0, max_bytes: int = FILE_MAX_BYTES
     ) -> None:
-        """Copy a file of the guest to the host; ``OSError`` (EFBIG) if it has more than ``max_bytes``.
+        """Copy a file of the guest to the host; `OSError` (EFBIG) if it has more than `max_bytes`.
 
         Of the guest's mode only whether the file can be executed is taken over.
         """

@@ -1,10 +1,10 @@
 """The service port inside a guest: runs commands and moves files on request, over one byte stream.
 
 This file is copied into the guest image and run there by its Python; the host imports it for the frame
-format alone.  It uses few modules so that it starts fast on an emulated processor.
+format alone. It uses few modules so that it starts fast on an emulated processor.
 
-Frames: type (1 byte), zero (1), channel (2), length (4), all big-endian, then ``length`` bytes, at most
-:data:`MAX_PAYLOAD`.  Each end starts by sending the 16 bytes of a *sync word* that the host drew at random
+Frames: type (1 byte), zero (1), channel (2), length (4), all big-endian, then `length` bytes, at most
+:data:`MAX_PAYLOAD`. Each end starts by sending the 16 bytes of a *sync word* that the host drew at random
 for this guest; whatever came before is left over from an earlier boot and is thrown away.
 """
 
@@ -40,7 +40,7 @@ def pack_fields(fields: Sequence[bytes]) -> bytes:
 
 
 def unpack_fields(data: bytes) -> list[bytes]:
-    """The inverse of :func:`pack_fields`; ``ValueError`` if a length does not fit."""
+    """The inverse of :func:`pack_fields`; `ValueError` if a length does not fit."""
     fields = []
     at = 0
     while at < len(data):
@@ -61,7 +61,7 @@ class Splitter:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """Take received bytes, return whole frames.  A sync word comes out as ``(0, 0, b"")``."""
+        """Take received bytes, return whole frames. A sync word comes out as `(0, 0, b"")`."""
         buffer = self._buffer
         # the last bytes looked at may be the start of a sync word
         search_from = max(0, len(buffer) - SYNC_BYTES + 1)
@@ -126,13 +126,13 @@ class Agent:
         self.owner: dict[int, _Command] = {}  # descriptor -> command
         os.set_blocking(port, False)
 
-    # -- the stream ----------------------------------------------------------------------------------
+    # ---- the stream ----
     def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
         """Send one frame."""
         self.write(frame(kind, channel, payload))
 
     def write(self, data: bytes) -> None:
-        """Write all of ``data`` to the port, waiting while the host does not read."""
+        """Write all of `data` to the port, waiting while the host does not read."""
         view = memoryview(data)
         while view:
             try:
@@ -182,7 +182,7 @@ class Agent:
         if command is not None and not command.pid:
             self._forget(command)
 
-    # -- requests ------------------------------------------------------------------------------------
+    # ---- requests ----
     def _handle(self, kind: int, channel: int, payload: bytes) -> None:
         command = self.commands.get(channel)
         if kind == PING:
@@ -278,7 +278,7 @@ class Agent:
         self.send(EXIT, command.channel, bytes(4))
         self._forget(command)
 
-    # -- descriptors ---------------------------------------------------------------------------------
+    # ---- descriptors ----
     def _watch(self, command: _Command, descriptor: int, events: int) -> None:
         self.owner[descriptor] = command
         self.poll.register(descriptor, events)
@@ -357,7 +357,7 @@ class Agent:
         self._drop(command.stdin)
         command.stdin = -1
 
-    # -- ends ----------------------------------------------------------------------------------------
+    # ---- ends ----
     def _finish(self, command: _Command) -> None:
         if command.status is None or (command.outputs and _now() < command.deadline):
             return
@@ -392,7 +392,7 @@ class Agent:
 
 
 class _suppress:
-    """``contextlib.suppress``, without the time to import that module."""
+    """`contextlib.suppress`, without the time to import that module."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind = kind
@@ -427,7 +427,7 @@ def _become(
     errors: int,
     terminal: bool,
 ) -> None:
-    """In the child: turn into the command, or write why not to ``errors``.  Does not return."""
+    """In the child: turn into the command, or write why not to `errors`. Does not return."""
     try:
         os.setsid()
         for target, source in enumerate(descriptors):
@@ -445,7 +445,7 @@ def _become(
 
 
 def main() -> None:
-    """``guest_agent.py PORT SYNC``: serve the port (a path, or ``fd:N``); SYNC is the sync word in hexadecimal."""
+    """`guest_agent.py PORT SYNC`: serve the port (a path, or `fd:N`); SYNC is the sync word in hexadecimal."""
     where, sync = sys.argv[1], bytes.fromhex(sys.argv[2])
     if where.startswith("fd:"):
         port = int(where[3:])
@@ -453,7 +453,7 @@ def main() -> None:
     else:
         port = os.open(where, os.O_RDWR | os.O_CLOEXEC)
     # What a command prints reaches the host before its next step, even if that brings the kernel down; and a guest at
-    # work still answers.  Commands do not inherit it.
+    # work still answers. Commands do not inherit it.
     with _suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     Agent(port, sync).serve()

@@ -1,7 +1,7 @@
 """The disk image of a guest, held in memory: base system, kernel modules, power-up script and agent.
 
 An image is two cpio archives put one behind the other: the *base* (programs, the same for every kernel) and
-the *modules* of one kernel.  Both are cached by a digest of what goes into them.  Assumes unpacked packages
+the *modules* of one kernel. Both are cached by a digest of what goes into them. Assumes unpacked packages
 in the cache; runs only programs out of those packages, through their own loader.
 """
 
@@ -120,11 +120,11 @@ MODULES: Final = (
     "sd_mod",
     "sch_netem",
 )
-#: What ``autoload`` asks for in a guest that has an HCA.
+#: What `autoload` asks for in a guest that has an HCA.
 HCA_MODULES: Final = ("mlx5_ib", "ib_umad", "ib_uverbs", "rdma_ucm")
 
 
-# -- base --------------------------------------------------------------------------------------------
+# ---- base ----
 
 
 def guest_root_place(cache: Cache) -> Path:
@@ -276,7 +276,7 @@ def _wanted(name: str) -> bool:
 
 
 def _unneeded_libraries(root: Path) -> set[str]:
-    """Shared libraries that nothing in the image asks for.  Raises if something asks for one that is missing."""
+    """Shared libraries that nothing in the image asks for. Raises if something asks for one that is missing."""
     files = dict(_base_files(root))
     libraries = {Path(name).name: name for name in files if name.startswith(_LIBRARIES + "/") and ".so" in name}
     inside = {name for name in libraries.values() if name.count("/") == _LIBRARIES.count("/") + 1}
@@ -315,11 +315,11 @@ def _busybox_applets(root: Path) -> list[str]:
     return sorted(set(done.stdout.split()) - {"busybox"})
 
 
-# -- modules -----------------------------------------------------------------------------------------
+# ---- modules ----
 
 
 def close_over_dependencies(wanted: Sequence[str], kernel: Kernel) -> dict[str, bytes]:
-    """The wanted modules and all they depend on: name -> decompressed content.  Absent ones are left out."""
+    """The wanted modules and all they depend on: name -> decompressed content. Absent ones are left out."""
     found: dict[str, bytes] = {}
     queue = [module_name(name) for name in wanted]
     while queue:
@@ -385,11 +385,11 @@ def _stage_modules(folder: Path, kernel: Kernel, modules: dict[str, bytes], root
         raise ImageError(f"depmod failed for {kernel.release}:\n{done.stderr.strip()}")
 
 
-# -- whole -------------------------------------------------------------------------------------------
+# ---- whole ----
 
 
 def is_whole(archive: Path) -> bool:
-    """Does the file end as a cpio archive does?  One that was cut short does not."""
+    """Does the file end as a cpio archive does? One that was cut short does not."""
     with archive.open("rb") as stream:
         stream.seek(max(0, archive.stat().st_size - _END_BYTES))
         return b"TRAILER!!!" in stream.read()

@@ -1,8 +1,8 @@
 """The triage nurse: reads a kernel's log and says which lines are complaints about the kernel itself.
 
-Assumes text as ``dmesg -r`` prints it (``<4>[ 12.3] words``) or a console shows it (``[ 12.3] words``, or no time at
-all).  Guarantees: pure functions; whatever the text, the answer is bounded by it, and lines that programs wrote
-through /dev/kmsg are left out where the log says so (``<12>``: another facility than the kernel's, which programs
+Assumes text as `dmesg -r` prints it (`<4>[ 12.3] words`) or a console shows it (`[ 12.3] words`, or no time at
+all). Guarantees: pure functions; whatever the text, the answer is bounded by it, and lines that programs wrote
+through /dev/kmsg are left out where the log says so (`<12>`: another facility than the kernel's, which programs
 cannot claim).
 """
 
@@ -18,7 +18,7 @@ _HEADLINE_MAX: Final = 300
 _GAP_S: Final = 1.0  # the lines of a report come in one go
 
 _LINE: Final = re.compile(r"(?:<(?P<priority>\d{1,4})>)?(?:\[ *(?P<time>\d+\.\d+)\](?:\[[^\]]*\])? ?)?(?P<words>.*)")
-#: What a line that begins a report begins with.  In this order: the first that matches names the kind.
+#: What a line that begins a report begins with. In this order: the first that matches names the kind.
 _KINDS: Final = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -106,7 +106,7 @@ def reports(log: str | Sequence[Record]) -> list[Report]:
 
 
 def _begin(lines: Sequence[Record], at: int) -> int:
-    """Where a report begins whose headline is at ``at``: a few lines may stand between that and the cut."""
+    """Where a report begins whose headline is at `at`: a few lines may stand between that and the cut."""
     for back in range(at - 1, max(-1, at - 6), -1):
         words = lines[back].words
         if words == _CUT or (_RULER.match(words) and back == at - 1):
@@ -158,7 +158,7 @@ class Panic:
 
 
 def panic_of(console: str) -> Panic | None:
-    """The last panic that a console shows; ``None`` if there is none."""
+    """The last panic that a console shows; `None` if there is none."""
     lines = records(console)
     at = next((n for n in range(len(lines) - 1, -1, -1) if kind_of(lines[n].words) == "panic"), None)
     if at is None:
@@ -170,7 +170,7 @@ def panic_of(console: str) -> Panic | None:
     return Panic(lines[at].words[:_HEADLINE_MAX], "\n".join([*led, *own]), any(_END.match(words) for words in own))
 
 
-# -- a run that should have left no trace ------------------------------------------------------------
+# ---- a run that should have left no trace ----
 
 _TROUBLE: Final = re.compile(
     r"WARNING:|BUG:|Oops|Call Trace|timed? ?out|timeout\b.*command|health|leaked|refcount|unregister_netdevice"

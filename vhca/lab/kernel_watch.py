@@ -1,6 +1,6 @@
 """The night nurse at a guest's bed: notices a panic at once, and reads the kernel's log when asked.
 
-Assumes the console's recorder tells what comes.  Guarantees: a panic ends all that waits for the guest, within a second
+Assumes the console's recorder tells what comes. Guarantees: a panic ends all that waits for the guest, within a second
 of its last line; a kernel that stays halted is stopped, so that its memory can be looked at and no processor spins; a
 report is told once, by the boot that it happened in, whether the guest still answers or not.
 """
@@ -63,7 +63,7 @@ class KernelWatch:
         self._told_s = -1.0  # of that boot, up to here
         self._told_bytes = 0  # of the console
 
-    # -- panic ---------------------------------------------------------------------------------------
+    # ---- panic ----
     def hear(self, data: bytes) -> None:
         """Take what the console prints, from its recorder's thread."""
         if _HEADLINE in self._rest + data and self._following.acquire(blocking=False):
@@ -112,7 +112,7 @@ class KernelWatch:
         self.panic = None
         self._guest.agent.panicked(None)
 
-    # -- reports -------------------------------------------------------------------------------------
+    # ---- reports ----
     def log(self) -> str:
         """The kernel's log of this boot, each line with its priority; empty if the guest does not tell."""
         if self.panic is None and self._guest.alive:

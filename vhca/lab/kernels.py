@@ -2,15 +2,15 @@
 
 A SPEC is one of
 
-* a version (``6.19``, ``6.19.14``): fetched as packages; if they cannot be had, taken from the archive that
-  ``VHCA_KERNEL_ARCHIVE`` names;
-* a kernel build tree (``arch/x86/boot/bzImage`` and ``modules.order``);
-* a folder or ``.tar`` laid out like an installed kernel: modules in ``usr/lib/modules/VERSION`` (or
-  ``lib/modules/VERSION``), the image in ``boot/vmlinuz-VERSION`` or beside the modules as ``vmlinuz`` (Debian from
-  7.2 on, Fedora); or the folder ``VERSION`` alone, if it has its image;
+* a version (`6.19`, `6.19.14`): fetched as packages; if they cannot be had, taken from the archive that
+  `VHCA_KERNEL_ARCHIVE` names;
+* a kernel build tree (`arch/x86/boot/bzImage` and `modules.order`);
+* a folder or `.tar` laid out like an installed kernel: modules in `usr/lib/modules/VERSION` (or
+  `lib/modules/VERSION`), the image in `boot/vmlinuz-VERSION` or beside the modules as `vmlinuz` (Debian from
+  7.2 on, Fedora); or the folder `VERSION` alone, if it has its image;
 * a bzImage, with the modules in a folder given beside it, or around it.
 
-Guarantees: the result can be read until the process ends; the same content has the same ``identity``.
+Guarantees: the result can be read until the process ends; the same content has the same `identity`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IMAGE_PACKAGE = re.compile(r"linux-image-(\d+\.\d+(?:\.\d+)?\S*?-amd64)$")
 
 @dataclass(slots=True, frozen=True)
 class Kernel:
-    """A kernel that can be booted: its release, its bzImage, and its modules by name (``-`` written ``_``)."""
+    """A kernel that can be booted: its release, its bzImage, and its modules by name (`-` written `_`)."""
 
     release: str
     image: Path
@@ -48,12 +48,12 @@ class Kernel:
 
 
 def module_name(file: str) -> str:
-    """The name that the kernel uses for a module file: no suffix, ``_`` for ``-``."""
+    """The name that the kernel uses for a module file: no suffix, `_` for `-`."""
     return file.rsplit("/", 1)[-1].split(".ko")[0].removesuffix(".o").replace("-", "_")
 
 
 def resolve(spec: str | Path, cache: Cache, progress: Progress, modules_dir: Path | None = None) -> Kernel:
-    """Find the kernel that ``spec`` names.  Raises :class:`KernelError` that says what was looked for."""
+    """Find the kernel that `spec` names. Raises :class:`KernelError` that says what was looked for."""
     path = Path(spec).expanduser()
     if path.exists():
         return _from_path(path.resolve(), cache, progress, modules_dir)
@@ -66,7 +66,7 @@ def resolve(spec: str | Path, cache: Cache, progress: Progress, modules_dir: Pat
     return _from_version(text, cache, progress)
 
 
-# -- by version --------------------------------------------------------------------------------------
+# ---- by version ----
 
 
 def _from_version(version: str, cache: Cache, progress: Progress) -> Kernel:
@@ -137,7 +137,7 @@ def _deliverable(store: PackageStore, releases: list[str]) -> tuple[str, list[st
 
 
 def matches(version: str, release: str) -> bool:
-    """Does ``6.19`` or ``6.19.14`` mean this release?  Whole numbers must agree, from the left."""
+    """Does `6.19` or `6.19.14` mean this release? Whole numbers must agree, from the left."""
     return release == version or (
         release.startswith(version) and len(release) > len(version) and release[len(version)] in ".+-"
     )
@@ -156,7 +156,7 @@ def cached_releases(cache: Cache) -> list[str]:
 
 
 def fallback_archive() -> Path | None:
-    """The archive to use if packages cannot be had, which ``VHCA_KERNEL_ARCHIVE`` names."""
+    """The archive to use if packages cannot be had, which `VHCA_KERNEL_ARCHIVE` names."""
     own = os.environ.get("VHCA_KERNEL_ARCHIVE")
     if not own:
         return None
@@ -166,7 +166,7 @@ def fallback_archive() -> Path | None:
     return path
 
 
-# -- by path -----------------------------------------------------------------------------------------
+# ---- by path ----
 
 
 def _from_path(path: Path, cache: Cache, progress: Progress, modules_dir: Path | None) -> Kernel:
@@ -201,7 +201,7 @@ def _from_path(path: Path, cache: Cache, progress: Progress, modules_dir: Path |
 
 
 def _extract(archive: tarfile.TarFile, place: Path) -> None:
-    """Unpack an archive, nothing of it outside ``place``."""
+    """Unpack an archive, nothing of it outside `place`."""
     if hasattr(tarfile, "data_filter"):
         archive.extractall(place, filter="data")
         return
@@ -239,7 +239,7 @@ def _from_installed(root: Path, origin: str, release: str | None = None) -> Kern
 
 
 def _installed_images(root: Path) -> Iterator[tuple[str, Path]]:
-    """Release and place of every image below ``root``, in the layouts of distributions; the preferred ones last."""
+    """Release and place of every image below `root`, in the layouts of distributions; the preferred ones last."""
     if _is_module_folder(root) and (root / "vmlinuz").is_file():
         yield bzimage_release(root / "vmlinuz") or root.name, root / "vmlinuz"
     for folder in ("usr/lib/modules", "lib/modules", "."):
@@ -257,7 +257,7 @@ def _is_module_folder(place: Path) -> bool:
 
 
 def _modules_root(root: Path, release: str) -> Path | None:
-    """The folder with ``kernel/`` in it, whether ``root`` is that folder or one of those above it."""
+    """The folder with `kernel/` in it, whether `root` is that folder or one of those above it."""
     for place in (root / "usr/lib/modules" / release, root / "lib/modules" / release, root / release, root):
         if _is_module_folder(place):
             return place
@@ -307,7 +307,7 @@ def _identity(release: str, image: Path, modules: dict[str, Path]) -> str:
 
 
 def bzimage_release(path: Path) -> str | None:
-    """The release that a bzImage's setup header names, or ``None`` if the file is no bzImage."""
+    """The release that a bzImage's setup header names, or `None` if the file is no bzImage."""
     with path.open("rb") as stream:
         head = stream.read(0x8000)
     if len(head) < 0x264 or head[0x202:0x206] != b"HdrS":

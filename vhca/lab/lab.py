@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Lab:
-    """Guests on one fabric, as a context manager.  See :meth:`__init__` for what can be chosen."""
+    """Guests on one fabric, as a context manager. See :meth:`__init__` for what can be chosen."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Lab:
         progress: Progress | None = None,
         cache: Cache | None = None,
     ) -> None:
-        """Describe a lab; nothing happens before :meth:`start` (or ``with``).
+        """Describe a lab; nothing happens before :meth:`start` (or `with`).
 
-        ``guest`` says what each machine is like, ``rack`` what cards and fabric are like.  ``spare_hcas``: cards that
-        are plugged into no guest, behind the others in :attr:`hcas`.  ``kernel``: a version, a build tree, a folder or
-        archive with a kernel, or a bzImage, whose modules are in ``modules_dir``; ``extra_modules``: what guests get
-        beside the usual ones.  ``log_dir``: where logs go; they stay there.  They tell what is in guests' memory: the
-        folder is made for its owner alone, and one that somebody else owns or may write to is refused.  Without it
-        they go to a temporary folder, removed after a run that did not fail unless ``keep_logs``.  ``live_console``:
-        called with a guest's name; what it returns is called with what the console prints, as it comes.  ``gdb``: let
-        gdb attach to guest i at port ``gdb`` + i of the loopback, which any user of the host can reach; 0: at a
-        private socket (:meth:`gdb_address`).  ``rack_factory``: makes another device side than
+        `guest` says what each machine is like, `rack` what cards and fabric are like. `spare_hcas`: cards that
+        are plugged into no guest, behind the others in :attr:`hcas`. `kernel`: a version, a build tree, a folder or
+        archive with a kernel, or a bzImage, whose modules are in `modules_dir`; `extra_modules`: what guests get
+        beside the usual ones. `log_dir`: where logs go; they stay there. They tell what is in guests' memory: the
+        folder is made for its owner alone, and one that somebody else owns or may write to is refused. Without it
+        they go to a temporary folder, removed after a run that did not fail unless `keep_logs`. `live_console`:
+        called with a guest's name; what it returns is called with what the console prints, as it comes. `gdb`: let
+        gdb attach to guest i at port `gdb` + i of the loopback, which any user of the host can reach; 0: at a
+        private socket (:meth:`gdb_address`). `rack_factory`: makes another device side than
         :class:`vhca.chip.rack.Rack`, such as one in another process.
         """
         if guests < 1 or guests > 1000:
@@ -117,17 +117,17 @@ class Lab:
 
     @property
     def fabric(self) -> LiveFabric:
-        """The fabric between the cards; ``LabError`` while there is none, in a lab without cards or not started."""
+        """The fabric between the cards; `LabError` while there is none, in a lab without cards or not started."""
         fabric = self.rack.fabric if self.rack is not None else None
         if fabric is None:
             raise LabError("this lab has no fabric", "it takes a lab that was started and has cards of this process")
         return fabric
 
     def gdb_address(self, index: int) -> str:
-        """Where this guest waits for gdb, as gdb's ``target remote`` takes it; empty if it does not."""
+        """Where this guest waits for gdb, as gdb's `target remote` takes it; empty if it does not."""
         return debug.gdb_address(self._gdb, index, self._socket_dir) if self._gdb is not None else ""
 
-    # -- life ----------------------------------------------------------------------------------------
+    # ---- life ----
     def start(self) -> Self:
         """Prepare what is missing, start the cards, boot the guests and wait until all are up."""
         if self._started:
@@ -193,7 +193,7 @@ class Lab:
                     raise
 
     def wait_active(self, timeout_s: float = 60.0) -> None:
-        """Wait until the port of every card whose guest is running is ACTIVE; ``GuestError`` if it takes longer."""
+        """Wait until the port of every card whose guest is running is ACTIVE; `GuestError` if it takes longer."""
         if self.rack is None:
             return
         try:
@@ -202,7 +202,7 @@ class Lab:
             raise GuestError(f"the ports did not become ACTIVE: {error} (logs in {self.log_dir})") from error
 
     def stop(self, failed: bool = False) -> None:
-        """Take everything down.  ``failed`` keeps the logs.  May be called again, and from any thread."""
+        """Take everything down. `failed` keeps the logs. May be called again, and from any thread."""
         with self._teardown:
             _LIVING.discard(self)
             self._failed = self._failed or failed

@@ -1,6 +1,6 @@
 """The packing list of a guest: which packages, programs and modules are in its image.
 
-Read from what the image is made of, so it cannot differ from it.  Versions are those that the packages' own changelogs
+Read from what the image is made of, so it cannot differ from it. Versions are those that the packages' own changelogs
 name first.
 """
 
@@ -40,7 +40,7 @@ class Manifest:
 
 
 def manifest(kernel: Kernel, cache: Cache, progress: Progress) -> Manifest:
-    """The packing list of a guest with this kernel.  Fetches the guest's packages if they are not in the cache."""
+    """The packing list of a guest with this kernel. Fetches the guest's packages if they are not in the cache."""
     root = guest_root(cache, progress)
     files, applets = programs(root)
     wanted = [module_name(name) for name in MODULES]
@@ -59,7 +59,7 @@ def manifest(kernel: Kernel, cache: Cache, progress: Progress) -> Manifest:
 
 
 def packages(root: Path) -> list[tuple[str, str]]:
-    """Name and version of every package that is unpacked at ``root``."""
+    """Name and version of every package that is unpacked at `root`."""
     folder = root / "usr/share/doc"
     entries = sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []
     # every package has a copyright; a folder without one is of another package (rdma-core's, with pyverbs' tests)

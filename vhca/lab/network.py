@@ -1,8 +1,8 @@
 """The management network: a wire or a hub made of socket pairs, so that nothing leaves this machine.
 
 Two guests are joined by one datagram socket pair: what one QEMU sends is what the other receives, with
-nothing between.  Any other number goes through a small learning switch in this process.  One datagram is
-one Ethernet frame.  A guest that is gone, or does not read, loses its frames and delays nobody.
+nothing between. Any other number goes through a small learning switch in this process. One datagram is
+one Ethernet frame. A guest that is gone, or does not read, loses its frames and delays nobody.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _BUFFER_BYTES = 4 << 20
 
 
 def mac_of(index: int) -> str:
-    """The MAC address of guest ``index`` on the management network (locally administered)."""
+    """The MAC address of guest `index` on the management network (locally administered)."""
     return f"52:54:00:76:{index >> 8 & 0xFF:02x}:{index & 0xFF:02x}"
 
 
 def address_of(index: int) -> str:
-    """The IPv4 address of guest ``index`` on the management network."""
+    """The IPv4 address of guest `index` on the management network."""
     return f"10.0.{index // 250}.{index % 250 + 1}"
 
 
@@ -46,7 +46,7 @@ class HubCounters:
 
 
 class Network:
-    """The wiring of ``guests`` machines.  ``ends[i]`` is for guest *i*'s QEMU, to be closed after its start."""
+    """The wiring of `guests` machines. `ends[i]` is for guest *i*'s QEMU, to be closed after its start."""
 
     def __init__(self, guests: int) -> None:
         self.counters = HubCounters()

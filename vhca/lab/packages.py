@@ -1,7 +1,7 @@
 """The store-room: distribution packages, fetched with apt into a private folder and unpacked, never installed.
 
-Assumes ``apt-get``, ``apt-config`` and ``dpkg-deb`` on the host, and a mirror that the host's own apt uses
-(or the one that ``VHCA_DEBIAN_MIRROR`` names).  Guarantees: needs no root; reads the host's apt settings
+Assumes `apt-get`, `apt-config` and `dpkg-deb` on the host, and a mirror that the host's own apt uses
+(or the one that `VHCA_DEBIAN_MIRROR` names). Guarantees: needs no root; reads the host's apt settings
 (proxies, keys, mirror) and changes nothing of them; every file fetched is checked, either by apt against
 the signed index or against a SHA-256 recorded in :mod:`vhca.lab.pins`, and again when it is used; unpacked files have
 no setuid bits and are where their package says, whatever links another package has.
@@ -79,16 +79,16 @@ def tools_missing() -> list[str]:
 
 
 def keyring() -> Path | None:
-    """The distribution's archive keyring on this host: ``VHCA_DEBIAN_KEYRING``, else where packages put it."""
+    """The distribution's archive keyring on this host: `VHCA_DEBIAN_KEYRING`, else where packages put it."""
     if own := os.environ.get("VHCA_DEBIAN_KEYRING"):
         return Path(own)
     return next((path for path in _KEYRINGS if path.exists()), None)
 
 
 def find_mirror() -> str:
-    """Return the URI of the mirror, ending in ``/``.
+    """Return the URI of the mirror, ending in `/`.
 
-    ``VHCA_DEBIAN_MIRROR`` wins; else the mirror that the host's apt takes its main archive from.
+    `VHCA_DEBIAN_MIRROR` wins; else the mirror that the host's apt takes its main archive from.
     """
     if own := os.environ.get("VHCA_DEBIAN_MIRROR"):
         return own.rstrip("/") + "/"
@@ -110,7 +110,7 @@ def find_mirror() -> str:
 
 
 def choose_mirror(rows: Iterable[str]) -> str | None:
-    """Pick the main Debian archive out of rows ``uri|label|release|component`` as apt lists its index targets.
+    """Pick the main Debian archive out of rows `uri|label|release|component` as apt lists its index targets.
 
     apt knows the label only once it has an index; before that the release name must do.
     """
@@ -139,8 +139,8 @@ class DiskFull(PackageError):
 class PackageStore:
     """apt with folders of its own, in the cache.
 
-    ``shelf`` names where fetched files lie until :meth:`clear`; two processes may use one cache at a time, but
-    not one shelf.  ``suites`` are those that packages come from; each set has an index of its own.
+    `shelf` names where fetched files lie until :meth:`clear`; two processes may use one cache at a time, but
+    not one shelf. `suites` are those that packages come from; each set has an index of its own.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class PackageStore:
         self._fresh = False
         self.mirror = ""
 
-    # -- apt and its settings ------------------------------------------------------------------------
+    # ---- apt and its settings ----
     def _environment(self) -> dict[str, str]:
         """Write the private apt settings (once) and return the environment that makes apt use them."""
         if self._configured is not None:
@@ -269,14 +269,14 @@ class PackageStore:
         else:
             stamp.write_text(self.mirror)
 
-    # -- what there is -------------------------------------------------------------------------------
+    # ---- what there is ----
     def names(self, prefix: str) -> list[str]:
-        """Names of the packages in the index that start with ``prefix``."""
+        """Names of the packages in the index that start with `prefix`."""
         self.refresh_index()
         return sorted(self._apt(["apt-cache", "pkgnames", prefix], timeout_s=60).split())
 
     def candidates(self, names: Sequence[str]) -> set[str]:
-        """Those of ``names`` that the index can really deliver (apt also knows names that are only referred to)."""
+        """Those of `names` that the index can really deliver (apt also knows names that are only referred to)."""
         self.refresh_index()
         found: set[str] = set()
         current = ""
@@ -288,7 +288,7 @@ class PackageStore:
         return found
 
     def plan(self, names: Sequence[str], suite: str, without: Collection[str] = ()) -> list[PackageFile]:
-        """Resolve ``names`` and what they depend on in ``suite``; leave out the packages named in ``without``."""
+        """Resolve `names` and what they depend on in `suite`; leave out the packages named in `without`."""
         self.refresh_index()
         listing = self._apt(["apt-get", "-y", "-t", suite, "--print-uris", "install", *names], timeout_s=120)
         return self._listed(listing, names, without)
@@ -313,7 +313,7 @@ class PackageStore:
             raise PackageError(f"apt lists nothing to fetch for {' '.join(names)}", "run `vhca doctor`")
         return files
 
-    # -- fetching ------------------------------------------------------------------------------------
+    # ---- fetching ----
     def fetch(self, files: Sequence[PackageFile], what: str) -> list[Path]:
         """Fetch index packages, all at once, checked by apt; return where they are."""
         folder = self.cache.folder("debs", self.shelf)
@@ -379,10 +379,10 @@ class PackageStore:
 
 
 def unpack(debs: Sequence[Path], root: Path, progress: Progress, label: str) -> None:
-    """Unpack package files below ``root``; nothing of them is run.
+    """Unpack package files below `root`; nothing of them is run.
 
     Each is unpacked alone and then moved into place, so that a link of one does not lead the next astray: files are put
-    below ``root`` only.  Setuid, setgid and sticky bits, and the right of others to write, are dropped.
+    below `root` only. Setuid, setgid and sticky bits, and the right of others to write, are dropped.
     """
     root.mkdir(parents=True, exist_ok=True)
     done = 0
@@ -413,7 +413,7 @@ def unpack(debs: Sequence[Path], root: Path, progress: Progress, label: str) -> 
 
 
 def _merge(source: Path, target: Path, root: Path) -> None:
-    """Move what is in the folder ``source`` into the folder ``target``, which is ``root`` or below it."""
+    """Move what is in the folder `source` into the folder `target`, which is `root` or below it."""
     for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
         place = target / entry.name
         if entry.is_dir(follow_symlinks=False):
@@ -470,7 +470,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _is(path: Path, size_bytes: int, sha256: str) -> bool:
-    """Is there a file at ``path``, no link, with this content?"""
+    """Is there a file at `path`, no link, with this content?"""
     try:
         status = path.lstat()
         return stat.S_ISREG(status.st_mode) and status.st_size == size_bytes and sha256_of(path) == sha256

@@ -1,6 +1,6 @@
 """Programs of perftest and rdma-core between two guests: run one end in each, and read what they print.
 
-Assumes running guests of a :class:`vhca.lab.Lab` that have the RDMA device which is named.  The server listens for the
+Assumes running guests of a :class:`vhca.lab.Lab` that have the RDMA device which is named. The server listens for the
 client on the management network; what they measure goes over the RDMA device.
 """
 
@@ -24,8 +24,8 @@ TCP_PORT: Final = 18515
 class Exchange:
     """A program that runs as a server in one guest and as a client in another.
 
-    ``figure`` makes of what the client printed a few words, and raises ``ValueError`` if there is no result in it;
-    ``load`` says how much of what is exchanged, for people.
+    `figure` makes of what the client printed a few words, and raises `ValueError` if there is no result in it;
+    `load` says how much of what is exchanged, for people.
     """
 
     program: str
@@ -35,14 +35,14 @@ class Exchange:
 
 
 def perftest(program: str, size_bytes: int, rounds: int, *more: str, device: str = DEVICE) -> Exchange:
-    """An ``ib_*_bw`` or ``ib_*_lat`` of that many messages of that size; ``more`` are arguments of both ends."""
+    """An `ib_*_bw` or `ib_*_lat` of that many messages of that size; `more` are arguments of both ends."""
     figure = latency_figure if program.endswith("_lat") else bandwidth_figure
     arguments = ("-d", device, "-F", "-s", str(size_bytes), "-n", str(rounds), *more)
     return Exchange(program, arguments, figure, f"{rounds} x {_size(size_bytes)}")
 
 
 def pingpong(service: str, size_bytes: int, rounds: int, *more: str) -> Exchange:
-    """An ``ibv_*_pingpong`` (``service``: rc, uc, ud, srq, xsrq); ``more`` are arguments of both ends."""
+    """An `ibv_*_pingpong` (`service`: rc, uc, ud, srq, xsrq); `more` are arguments of both ends."""
     arguments = ("-d", DEVICE, "-s", str(size_bytes), "-n", str(rounds), *more)
     return Exchange(f"ibv_{service}_pingpong", arguments, pingpong_figure, f"{rounds} x {_size(size_bytes)}")
 
@@ -51,11 +51,11 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes >> 10} KiB" if size_bytes >= 1024 and size_bytes % 1024 == 0 else f"{size_bytes} B"
 
 
-# -- reading what programs print ---------------------------------------------------------------------
+# ---- reading what programs print ----
 
 
 def devinfo_figure(output: str) -> str:
-    """``ibv_devinfo`` of an active InfiniBand port in a few words; ``ValueError`` if it is not that."""
+    """`ibv_devinfo` of an active InfiniBand port in a few words; `ValueError` if it is not that."""
     fields = dict(re.findall(r"^\s*(\w+):\s+(.+?)\s*$", output, re.MULTILINE))
     state, layer = fields.get("state", "no state"), fields.get("link_layer", "no link layer")
     if not state.startswith("PORT_ACTIVE") or layer != "InfiniBand":
@@ -64,7 +64,7 @@ def devinfo_figure(output: str) -> str:
 
 
 def pingpong_figure(output: str) -> str:
-    """Throughput and time per round of an ``ibv_*_pingpong``."""
+    """Throughput and time per round of an `ibv_*_pingpong`."""
     rate = re.search(r"bytes in [\d.]+ seconds = ([\d.]+) Mbit/sec", output)
     each = re.search(r"iters in [\d.]+ seconds = ([\d.]+) usec/iter", output)
     if not rate or not each:
@@ -73,19 +73,19 @@ def pingpong_figure(output: str) -> str:
 
 
 def bandwidth_figure(output: str) -> str:
-    """Average bandwidth and message rate of an ``ib_*_bw``."""
+    """Average bandwidth and message rate of an `ib_*_bw`."""
     values = perftest_values(output, "BW average")
     return f"{float(values[3]):.1f} MiB/s, {float(values[4]) * 1e6:.0f} msg/s"
 
 
 def latency_figure(output: str) -> str:
-    """Typical and least latency of an ``ib_*_lat``."""
+    """Typical and least latency of an `ib_*_lat`."""
     values = perftest_values(output, "t_typical")
     return f"{float(values[4]):.0f} us typical, {float(values[2]):.0f} us least"
 
 
 def perftest_values(output: str, heading: str) -> list[str]:
-    """The words of perftest's result line, found by a word of its heading; ``ValueError`` if there is none."""
+    """The words of perftest's result line, found by a word of its heading; `ValueError` if there is none."""
     lines = output.splitlines()
     at = next((number for number, line in enumerate(lines) if heading in line), None)
     values = lines[at + 1].split() if at is not None and at + 1 < len(lines) else []
@@ -94,11 +94,11 @@ def perftest_values(output: str, heading: str) -> list[str]:
     return values
 
 
-# -- running them ------------------------------------------------------------------------------------
+# ---- running them ----
 
 
 def wait_port_active(guest: Guest, timeout_s: float = 30.0, device: str = DEVICE) -> None:
-    """Wait until the guest's kernel calls the port ACTIVE; ``LabError`` with its state if it does not."""
+    """Wait until the guest's kernel calls the port ACTIVE; `LabError` with its state if it does not."""
     state = f"/sys/class/infiniband/{device}/ports/1/state"
     rounds = max(1, int(timeout_s * 10))
     script = (
@@ -113,7 +113,7 @@ def wait_port_active(guest: Guest, timeout_s: float = 30.0, device: str = DEVICE
 
 
 def wait_listening(guest: Guest, tcp_port: int, pid: int, timeout_s: float = 20.0) -> bool:
-    """Wait until something in the guest listens on a TCP port; False if process ``pid`` ends before that."""
+    """Wait until something in the guest listens on a TCP port; False if process `pid` ends before that."""
     script = (
         f"i=0; while [ $i -lt {int(timeout_s * 20)} ]; do"
         f" grep -qE ':{tcp_port:04X} [0-9A-F:]+ 0A' /proc/net/tcp /proc/net/tcp6 2>/dev/null && exit 0;"
@@ -127,7 +127,7 @@ def run_exchange(
 ) -> tuple[Completed, Completed]:
     """Run a program in both guests and return what became of it: server's, client's.
 
-    Raises ``CommandTimeout`` if it takes too long; a status that is not 0 is the caller's to judge.
+    Raises `CommandTimeout` if it takes too long; a status that is not 0 is the caller's to judge.
     """
     command = [exchange.program, *exchange.arguments, "-p", str(tcp_port)]
     listening = server.popen(command)

@@ -34,7 +34,7 @@ def prepare(
     extra_modules: Sequence[str] = (),
     cache: Cache | None = None,
 ) -> Prepared:
-    """Make everything ready that guests with this kernel need.  Fetches what is missing; cheap if nothing is.
+    """Make everything ready that guests with this kernel need. Fetches what is missing; cheap if nothing is.
 
     Raises a :class:`vhca.lab.errors.LabError` that says what to do.
     """

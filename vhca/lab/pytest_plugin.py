@@ -7,13 +7,13 @@
         server, client = guest_pair
         assert client.run(["ping", "-c1", server.name]).returncode == 0
 
-Fixtures: ``lab`` (a running :class:`vhca.lab.Lab`), ``guest`` (its first guest), ``guest_pair`` (its first two).
-The marker takes the arguments of ``Lab``, and ``fresh=True`` for a lab of the test's own.  Without it, tests with
+Fixtures: `lab` (a running :class:`vhca.lab.Lab`), `guest` (its first guest), `guest_pair` (its first two).
+The marker takes the arguments of `Lab`, and `fresh=True` for a lab of the test's own. Without it, tests with
 the same arguments share one lab; it is replaced after a failed test, and when a guest of it no longer answers.
 
 Assumes nothing: every pytest run of the environment loads this file, so it imports nothing but pytest until a test
-asks for a guest.  Guarantees: a host that cannot run guests skips these tests, says why and counts them
-(``--vhca-require-guests`` makes that a failure); a failed test's report has the consoles' ends and the cards' counters.
+asks for a guest. Guarantees: a host that cannot run guests skips these tests, says why and counts them
+(`--vhca-require-guests` makes that a failure); a failed test's report has the consoles' ends and the cards' counters.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Pool:
     def shared(self, wanted: dict[str, Any], least_guests: int) -> Lab:
         """A running lab of this configuration, booted if there is none.
 
-        Without ``guests`` in it, one that differs only in having more guests than ``least_guests`` will do.
+        Without `guests` in it, one that differs only in having more guests than `least_guests` will do.
         """
         for key, lab in reversed(self._shared.items()):
             exact = key == _key({"guests": least_guests, **wanted})
@@ -140,7 +140,7 @@ def _answers(lab: Lab) -> bool:
     return True
 
 
-# -- hooks -------------------------------------------------------------------------------------------
+# ---- hooks ----
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -173,7 +173,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses our fixtures ``guest``, before ``-m`` selects."""
+    """Mark every test that uses our fixtures `guest`, before `-m` selects."""
     for item in items:
         if item.get_closest_marker("vhca") or any(name in _FIXTURES for name in _ours(item)):
             item.add_marker("guest")
@@ -275,12 +275,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         pool.close()
 
 
-# -- fixtures ----------------------------------------------------------------------------------------
+# ---- fixtures ----
 
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A running lab, as the test's marker ``vhca`` describes it; by default two guests with a card each."""
+    """A running lab, as the test's marker `vhca` describes it; by default two guests with a card each."""
     pool = request.config.stash.setdefault(_POOL, _Pool(tmp_path_factory, _artefacts(request.config)))
     arguments, fresh = _wanted(request)
     uses = [count for name, count in _FIXTURES.items() if name in request.fixturenames]

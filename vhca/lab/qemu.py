@@ -45,12 +45,12 @@ _KERNEL_ARGUMENTS: Final = (
 )
 
 
-# -- finding it --------------------------------------------------------------------------------------
+# ---- finding it ----
 
 
 @dataclass(slots=True, frozen=True)
 class Qemu:
-    """A QEMU that can be started: ``[*command, ...]`` with ``environment`` added."""
+    """A QEMU that can be started: `[*command, ...]` with `environment` added."""
 
     command: tuple[str, ...]
     version: tuple[int, ...]
@@ -59,7 +59,7 @@ class Qemu:
 
 
 def host_qemu() -> Qemu | None:
-    """The host's own QEMU if it is new enough.  ``VHCA_QEMU`` names another binary, or ``cache`` to ignore it."""
+    """The host's own QEMU if it is new enough. `VHCA_QEMU` names another binary, or `cache` to ignore it."""
     wanted = os.environ.get("VHCA_QEMU", "")
     if wanted == "cache":
         return None
@@ -129,10 +129,10 @@ def find_qemu(cache: Cache, progress: Progress) -> Qemu:
 
 @functools.cache
 def accelerator() -> str:
-    """``kvm`` or ``tcg``.  ``VHCA_ACCEL`` decides; else KVM is used only where it can really run a guest.
+    """`kvm` or `tcg`. `VHCA_ACCEL` decides; else KVM is used only where it can really run a guest.
 
-    ``/dev/kvm`` may exist, and even make a VM, on a processor that shows no hardware virtualization; a kernel
-    then hangs or faults in it.  So KVM is used if the processor has ``vmx`` or ``svm`` *and* a VM can be made.
+    `/dev/kvm` may exist, and even make a VM, on a processor that shows no hardware virtualization; a kernel
+    then hangs or faults in it. So KVM is used if the processor has `vmx` or `svm` *and* a VM can be made.
     """
     if own := os.environ.get("VHCA_ACCEL"):
         if own not in ("kvm", "tcg"):
@@ -164,12 +164,12 @@ def kvm_trouble(cpuinfo: Path = Path("/proc/cpuinfo"), device: Path = Path("/dev
     return ""
 
 
-# -- command line ------------------------------------------------------------------------------------
+# ---- command line ----
 
 
 @dataclass(slots=True)
 class MachineConfig:
-    """What a guest's machine is made of.  Descriptors are inherited by QEMU."""
+    """What a guest's machine is made of. Descriptors are inherited by QEMU."""
 
     name: str
     kernel: Path
@@ -261,15 +261,15 @@ def _escape(path: Path) -> str:
     return str(path).replace(",", ",,")
 
 
-# -- running it --------------------------------------------------------------------------------------
+# ---- running it ----
 
 
 def start(
     qemu: Qemu, arguments: Sequence[str], pass_fds: Sequence[int], log: Path
 ) -> tuple[subprocess.Popen[bytes], Recorder]:
-    """Start QEMU with its command line and its messages going to ``log``, by the recorder that is returned.
+    """Start QEMU with its command line and its messages going to `log`, by the recorder that is returned.
 
-    It is killed if this process dies.  The kernel ties that to the *thread* that started it, so all are started from
+    It is killed if this process dies. The kernel ties that to the *thread* that started it, so all are started from
     one that lives on.
     """
     ours, theirs = os.pipe2(os.O_CLOEXEC)
@@ -328,7 +328,7 @@ def _die_with_parent() -> None:
 
 
 class QmpClient:
-    """The machine's control port: one command at a time over a connected socket.  Safe between threads."""
+    """The machine's control port: one command at a time over a connected socket. Safe between threads."""
 
     def __init__(self, connection: socket.socket, name: str) -> None:
         self._socket = connection
@@ -339,7 +339,7 @@ class QmpClient:
         self.events: list[dict[str, Any]] = []
 
     def command(self, name: str, timeout_s: float = 10.0, **arguments: Any) -> Any:
-        """Run a QMP command and return its result.  Raises :class:`QemuError` on an error, EOF or time-out."""
+        """Run a QMP command and return its result. Raises :class:`QemuError` on an error, EOF or time-out."""
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             if not self._greeted:

@@ -14,7 +14,7 @@ _LAST_MIN: Final = 40
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table: header, rule, rows.  Every row has as many cells as the header.
+    """The lines of a table: header, rule, rows. Every row has as many cells as the header.
 
     A cell of several lines takes several, and a long one in the last column is wrapped.
     """

@@ -27,7 +27,7 @@ _OPTIONS: Final = ("-n", "--disable-protocol", "rpcordma")
 
 @dataclass(slots=True, frozen=True)
 class Tshark:
-    """A tshark that can be started: ``[*command, ...]`` with ``environment`` added."""
+    """A tshark that can be started: `[*command, ...]` with `environment` added."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -100,5 +100,5 @@ def _packaged(root: Path) -> Tshark:
 
 
 def frame_trouble(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """What is wrong with frames read with the field ``_ws.malformed``: their numbers, counted from 1."""
+    """What is wrong with frames read with the field `_ws.malformed`: their numbers, counted from 1."""
     return [f"frame {number}" for number, row in enumerate(rows, 1) if row["_ws.malformed"]]

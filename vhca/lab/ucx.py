@@ -1,6 +1,6 @@
 """UCX for guests: the programs of the communication library, from packages, as one archive to unpack in a guest.
 
-It is not part of the image: most guests have no use for it.  Assumes a guest with the C library and verbs of the same
+It is not part of the image: most guests have no use for it. Assumes a guest with the C library and verbs of the same
 suite; brings the rest, with the modules that drive RDMA devices and none for graphics processors.
 """
 
@@ -27,7 +27,7 @@ _MODULES: Final = ("libuct_ib.so.0", "libuct_ib_mlx5.so.0", "libuct_rdmacm.so.0"
 
 
 def find_ucx(cache: Cache, progress: Progress) -> Path:
-    """The archive with UCX (tar), fetched and packed if it is not in the cache.  Raises PackageError."""
+    """The archive with UCX (tar), fetched and packed if it is not in the cache. Raises PackageError."""
     recipe = repr((UNPACKED, pins.UCX_PACKAGES, pins.GUEST_SUITE, _PROGRAMS, _MODULES))
 
     def build(place: Path) -> None:
@@ -45,7 +45,7 @@ def find_ucx(cache: Cache, progress: Progress) -> Path:
 
 
 def wanted_files(root: Path) -> list[str]:
-    """Programs and modules below ``root``, and the libraries there that they ask for."""
+    """Programs and modules below `root`, and the libraries there that they ask for."""
     queue = [*_PROGRAMS, *(f"{_LIBRARIES}/ucx/{name}" for name in _MODULES)]
     found: set[str] = set()
     while queue:
@@ -68,7 +68,7 @@ def install(guest: Guest, archive: Path) -> None:
 
 
 def command(program: str, *arguments: str, **settings: str) -> list[str]:
-    """The command that runs a UCX program in a guest; ``settings`` are environment variables, such as ``UCX_TLS``."""
+    """The command that runs a UCX program in a guest; `settings` are environment variables, such as `UCX_TLS`."""
     variables = {"LD_LIBRARY_PATH": f"{PLACE}/{_LIBRARIES}", **settings}
     assigned = [f"{name}={value}" for name, value in variables.items()]
     return ["env", *assigned, f"{PLACE}/usr/bin/{program}", *arguments]

@@ -1,7 +1,7 @@
 """The bit map of a card's data structures: each one declared once, as a class body.
 
 A declaration states where every field lives; from it come a big-endian view, generated packers and
-unpackers for hot paths, a readable dump, the page in ``docs/formats`` and the fuzz strategies of the tests.
+unpackers for hot paths, a readable dump, the page in `docs/formats` and the fuzz strategies of the tests.
 
     class Mtt(Layout, size=8):
         \"\"\"Memory translation entry.\"\"\"

@@ -1,8 +1,8 @@
-"""Generated packers and unpackers: one ``struct`` call and the shifts, for paths that run per packet or WQE.
+"""Generated packers and unpackers: one `struct` call and the shifts, for paths that run per packet or WQE.
 
 The function for a set of field names is written out as source on first use and kept. A five-field CQE packs in
 about 0.4 us; the check that values fit costs one shift per bit field and nothing for whole bytes and words,
-which ``struct`` checks itself.
+which `struct` checks itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A field named by the caller, at its place in the outermost structure (``start`` in bits)."""
+    """A field named by the caller, at its place in the outermost structure (`start` in bits)."""
 
     name: str
     argument: str
@@ -44,7 +44,7 @@ class _Leaf:
 
     @property
     def is_whole(self) -> bool:
-        """True if ``struct`` has a format code for exactly these bits."""
+        """True if `struct` has a format code for exactly these bits."""
         return not self.start % 8 and (not self.field.is_integer or self.field.width in _CODES)
 
     @property
@@ -54,7 +54,7 @@ class _Leaf:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """One value of the ``struct`` format: a whole field, or a dword shared by bit fields."""
+    """One value of the `struct` format: a whole field, or a dword shared by bit fields."""
 
     start: int
     code: str
@@ -109,7 +109,7 @@ def _resolve(cls: type[Layout], names: tuple[str, ...]) -> tuple[_Leaf, ...]:
 
 @cache
 def make_packer(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., bytes]:
-    """Write and compile the packer behind ``Layout.packer``."""
+    """Write and compile the packer behind `Layout.packer`."""
     leaves = _resolve(cls, names)
     form, units = _units(cls, leaves)
     checks: list[str] = []
@@ -148,7 +148,7 @@ def make_packer(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., byte
 
 @cache
 def make_unpacker(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., tuple[Any, ...]]:
-    """Write and compile the unpacker behind ``Layout.unpacker``."""
+    """Write and compile the unpacker behind `Layout.unpacker`."""
     leaves = _resolve(cls, names)
     form, units = _units(cls, leaves)
     results: dict[str, str] = {}
@@ -177,7 +177,7 @@ def make_unpacker(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., tu
 
 @cache
 def make_iterator(cls: type[Layout], names: tuple[str, ...]) -> Callable[[Buffer], Iterator[tuple[Any, ...]]]:
-    """Make the function behind ``Layout.iterator``: ``struct``'s own, so only for whole fields in wire order."""
+    """Make the function behind `Layout.iterator`: `struct`'s own, so only for whole fields in wire order."""
     leaves = _resolve(cls, names)
     form, units = _units(cls, leaves)
     if any(unit.is_shared for unit in units) or [unit.leaves[0] for unit in units] != list(leaves):

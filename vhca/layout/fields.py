@@ -25,9 +25,9 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: ``offset`` in bytes (of the dword for ``bits``), ``hi``..``lo`` inside it, ``width`` in bits.
+    """One field: `offset` in bytes (of the dword for `bits`), `hi`..`lo` inside it, `width` in bits.
 
-    For kinds other than ``bits`` the field starts at byte ``offset``, and ``hi`` is ``width - 1``.
+    For kinds other than `bits` the field starts at byte `offset`, and `hi` is `width - 1`.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Field:
 
     @property
     def is_integer(self) -> bool:
-        """True if the field reads as an ``int``."""
+        """True if the field reads as an `int`."""
         return self.kind not in ("raw", "sub")
 
     def fits(self, value: int) -> bool:
-        """Tell whether ``value`` can be stored without losing bits."""
+        """Tell whether `value` can be stored without losing bits."""
         return not value >> self.width
 
     def where(self) -> str:
-        """Position in the manual's notation, such as ``0x004 23:0`` or ``0x0a0``."""
+        """Position in the manual's notation, such as `0x004 23:0` or `0x0a0`."""
         if self.kind != "bits":
             return f"0x{self.offset:03x}"
         span = f"{self.hi}:{self.lo}" if self.hi != self.lo else f"{self.hi}"
@@ -66,7 +66,7 @@ class Field:
 
 
 def bits(offset: int, hi: int, lo: int | None = None) -> int:
-    """Bits ``hi`` down to ``lo`` (one bit if ``lo`` is left out) of the dword at byte ``offset``."""
+    """Bits `hi` down to `lo` (one bit if `lo` is left out) of the dword at byte `offset`."""
     low = hi if lo is None else lo
     if offset < 0 or offset % 4:
         raise LayoutError(f"bits(0x{offset:x}, {hi}, {low}): the offset must be that of a dword (multiple of 4)")
@@ -82,30 +82,30 @@ def _whole(offset: int, kind: Kind, width: int, layout: Any = None) -> Any:
 
 
 def u8(offset: int) -> int:
-    """One byte at ``offset``."""
+    """One byte at `offset`."""
     return cast(int, _whole(offset, "u8", 8))
 
 
 def u16(offset: int) -> int:
-    """A big-endian 16-bit word at byte ``offset``."""
+    """A big-endian 16-bit word at byte `offset`."""
     return cast(int, _whole(offset, "u16", 16))
 
 
 def u32(offset: int) -> int:
-    """A big-endian 32-bit word at byte ``offset``."""
+    """A big-endian 32-bit word at byte `offset`."""
     return cast(int, _whole(offset, "u32", 32))
 
 
 def u64(offset: int) -> int:
-    """A big-endian 64-bit word at byte ``offset``."""
+    """A big-endian 64-bit word at byte `offset`."""
     return cast(int, _whole(offset, "u64", 64))
 
 
 def raw(offset: int, size: int) -> bytes:
-    """``size`` bytes at byte ``offset``, read and written as ``bytes`` of exactly that length."""
+    """`size` bytes at byte `offset`, read and written as `bytes` of exactly that length."""
     return cast(bytes, _whole(offset, "raw", size * 8))
 
 
 def sub(offset: int, layout: type[SubLayout]) -> SubLayout:
-    """Embed another structure at byte ``offset``; reading it gives a view that writes through."""
+    """Embed another structure at byte `offset`; reading it gives a view that writes through."""
     return cast(SubLayout, _whole(offset, "sub", layout.SIZE * 8, layout))

@@ -1,6 +1,6 @@
 """The printed manual: one page of tables for each module of declared structures.
 
-``python -m vhca.layout.pages PACKAGE FOLDER`` writes the pages of everything under a package; ``--check``
+`python -m vhca.layout.pages PACKAGE FOLDER` writes the pages of everything under a package; `--check`
 writes nothing and exits with 1 if a page is missing, out of date or left over.
 """
 
@@ -24,7 +24,7 @@ _DIAGRAM_BYTES = 64  # longer structures would need a diagram that nobody reads
 
 
 def modules(root: str) -> Iterator[ModuleType]:
-    """Import ``root`` and all modules below it, in name order."""
+    """Import `root` and all modules below it, in name order."""
     package = importlib.import_module(root)
     yield package
     for info in sorted(pkgutil.walk_packages(package.__path__, f"{root}."), key=lambda item: item.name):
@@ -32,7 +32,7 @@ def modules(root: str) -> Iterator[ModuleType]:
 
 
 def layouts(module: ModuleType) -> list[type[Layout]]:
-    """Complete structures that ``module`` itself declares, in the order of their declaration."""
+    """Complete structures that `module` itself declares, in the order of their declaration."""
     return [
         item
         for item in vars(module).values()
@@ -44,7 +44,7 @@ def layouts(module: ModuleType) -> list[type[Layout]]:
 
 
 def render_all(root: str) -> dict[str, str]:
-    """File name to text of every page, the index ``README.md`` included."""
+    """File name to text of every page, the index `README.md` included."""
     pages: dict[str, str] = {}
     index = ["# Formats", "", _NOTE, "", "| Page | What it is | Structures |", "|---|---|---|"]
     for module in modules(root):
@@ -93,7 +93,7 @@ def _width(field: Field) -> str:
 
 
 def _diagram(layout: type[Layout]) -> list[str]:
-    """One row per dword: bit spans as ``[hi:lo name]``, reserved bits as dots; empty runs are folded."""
+    """One row per dword: bit spans as `[hi:lo name]`, reserved bits as dots; empty runs are folded."""
     rows: list[tuple[int, str]] = []
     for offset in range(0, layout.SIZE, 4):
         cells: list[str] = []

@@ -1,9 +1,9 @@
 """The big-endian view: a structure the size of the declared one, whose attributes are its fields.
 
-A ``Layout`` subclass *is* a packed ``ctypes.BigEndianStructure``, so that reading or writing a field costs one
-C descriptor call (about 35 ns). It owns its bytes: ``from_bytes`` copies, and nothing here keeps a reference to
+A `Layout` subclass *is* a packed `ctypes.BigEndianStructure`, so that reading or writing a field costs one
+C descriptor call (about 35 ns). It owns its bytes: `from_bytes` copies, and nothing here keeps a reference to
 guest memory. Like any ctypes integer, a field keeps the low bits of a value that is too large; the constructor
-and the generated packers raise ``ValueError`` instead.
+and the generated packers raise `ValueError` instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LayoutMeta(_MetaBase):
     def __new__(
         mcls, name: str, bases: tuple[type, ...], body: dict[str, Any], *, size: int = 0, partial: bool = False
     ) -> Any:
-        """Create the class without the declarations; ``__init__`` puts real fields in their place."""
+        """Create the class without the declarations; `__init__` puts real fields in their place."""
         kept = {key: value for key, value in body.items() if not isinstance(value, Field)}
         # No instance dict: a misspelled field name must raise, not create an attribute.
         # _layout_ names the algorithm that _pack_ has always implied (3.14 asks for it).
@@ -80,7 +80,7 @@ class LayoutMeta(_MetaBase):
 
 
 def _check(name: str, table: tuple[Field, ...], size: int) -> None:
-    """Raise LayoutError unless the fields are in wire order, apart from each other and inside ``size``."""
+    """Raise LayoutError unless the fields are in wire order, apart from each other and inside `size`."""
     previous: Field | None = None
     for field in table:
         if previous is not None and field.start < previous.end:
@@ -108,13 +108,13 @@ def _inside_dword(field: Field) -> bool:
 
 
 def _ctypes_fields(table: tuple[Field, ...], size: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the ``_fields_`` entries, reserved gaps included, so that every dword is filled exactly."""
+    """Yield the `_fields_` entries, reserved gaps included, so that every dword is filled exactly."""
     bit_dwords = {field.offset // 4 for field in table if field.kind == "bits"}
     at = 0  # bit position behind what was yielded so far
     gaps = 0
 
     def advance(to: int) -> Iterator[tuple[Any, ...]]:
-        """Fill from ``at`` up to bit ``to``: bit fields inside a dword with bit fields, bytes elsewhere."""
+        """Fill from `at` up to bit `to`: bit fields inside a dword with bit fields, bytes elsewhere."""
         nonlocal at, gaps
         while at < to:
             gaps += 1
@@ -171,9 +171,9 @@ def _raw_property(attribute: str, field: Field) -> property:
 
 
 class Layout(_Base, metaclass=LayoutMeta, partial=True):
-    """Base of all structures; subclass it with ``size=`` in bytes and one declaration per field.
+    """Base of all structures; subclass it with `size=` in bytes and one declaration per field.
 
-    ``partial=True`` instead of a size declares fields that only subclasses have (a common header).
+    `partial=True` instead of a size declares fields that only subclasses have (a common header).
     """
 
     SIZE: ClassVar[int]
@@ -199,7 +199,7 @@ class Layout(_Base, metaclass=LayoutMeta, partial=True):
 
     @classmethod
     def from_bytes(cls, buf: Buffer, offset: int = 0) -> Self:
-        """Copy ``SIZE`` bytes out of ``buf`` at ``offset``; LayoutError if there are fewer."""
+        """Copy `SIZE` bytes out of `buf` at `offset`; LayoutError if there are fewer."""
         try:
             copy: Self = cls.from_buffer_copy(buf, offset)  # type: ignore[attr-defined]
         except ValueError:
@@ -208,7 +208,7 @@ class Layout(_Base, metaclass=LayoutMeta, partial=True):
         return copy
 
     def to_bytes(self) -> bytes:
-        """The ``SIZE`` bytes as the card and its host see them."""
+        """The `SIZE` bytes as the card and its host see them."""
         return bytes(self)
 
     @classmethod
@@ -218,7 +218,7 @@ class Layout(_Base, metaclass=LayoutMeta, partial=True):
 
     @classmethod
     def packer(cls, *names: str) -> Callable[..., bytes]:
-        """Return a function that takes the named fields in this order and gives ``SIZE`` bytes, others zero.
+        """Return a function that takes the named fields in this order and gives `SIZE` bytes, others zero.
 
         Fields of embedded structures are named with dots. Values that do not fit raise ValueError.
         """
@@ -226,9 +226,9 @@ class Layout(_Base, metaclass=LayoutMeta, partial=True):
 
     @classmethod
     def unpacker(cls, *names: str) -> Callable[..., tuple[Any, ...]]:
-        """Return a function ``(buf, offset=0)`` that gives the named fields as a tuple.
+        """Return a function `(buf, offset=0)` that gives the named fields as a tuple.
 
-        Raises LayoutError if fewer than ``SIZE`` bytes follow ``offset``, which must not be negative.
+        Raises LayoutError if fewer than `SIZE` bytes follow `offset`, which must not be negative.
         """
         return make_unpacker(cls, names)
 
@@ -237,12 +237,12 @@ class Layout(_Base, metaclass=LayoutMeta, partial=True):
         """Return a function that gives the named fields of one structure after the other, as tuples.
 
         Fields must be whole bytes or words, and named in wire order (LayoutError). A buffer that is not a multiple of
-        ``SIZE`` raises ``struct.error``.
+        `SIZE` raises `struct.error`.
         """
         return make_iterator(cls, names)
 
     def dump(self, *, zeros: bool = False) -> str:
-        """One aligned line per field (non-zero ones only, unless ``zeros``), embedded structures indented."""
+        """One aligned line per field (non-zero ones only, unless `zeros`), embedded structures indented."""
         rows = list(_rows(self, zeros, ""))
         width = max((len(name) for name, _, _ in rows), default=0)
         lines = [f"  {name:<{width}}  {where:<11}  {value}".rstrip() for name, where, value in rows]

@@ -41,7 +41,7 @@ class Capability(Protocol):
         ...
 
     def registers(self, at: int) -> list[Register]:
-        """Return the registers behind id and next pointer of the capability at offset ``at``."""
+        """Return the registers behind id and next pointer of the capability at offset `at`."""
         ...
 
 
@@ -49,7 +49,7 @@ class Capability(Protocol):
 class PcieCapability:
     """PCI Express capability of an endpoint, version 2 (clause 7.5.3).
 
-    ``link_speed`` counts generations: 4 is 16 GT/s. ``link_width`` is in lanes.
+    `link_speed` counts generations: 4 is 16 GT/s. `link_width` is in lanes.
     """
 
     link_speed: int = 4
@@ -103,7 +103,7 @@ class PowerManagementCapability:
 
 @dataclass(frozen=True, slots=True)
 class MsixCapability:
-    """MSI-X of ``vectors`` vectors: table and pending bits, each in a BAR at an offset (clause 7.7.2)."""
+    """MSI-X of `vectors` vectors: table and pending bits, each in a BAR at an offset (clause 7.7.2)."""
 
     vectors: int
     table_bar: int

@@ -36,7 +36,7 @@ class PciConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A memory BAR of ``size`` bytes, a power of two. A 64-bit one takes its own and the next index."""
+    """A memory BAR of `size` bytes, a power of two. A 64-bit one takes its own and the next index."""
 
     size: int
     is_64bit: bool = True
@@ -45,7 +45,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Type0Header:
-    """Identity and BARs; ``class_code`` is 24 bits, base class first: 0x020700 is an InfiniBand controller."""
+    """Identity and BARs; `class_code` is 24 bits, base class first: 0x020700 is an InfiniBand controller."""
 
     vendor_id: int
     device_id: int
@@ -59,7 +59,7 @@ class Type0Header:
 class ConfigSpace:
     """Registers of one function.
 
-    :ivar offsets: where each capability is, by its name (``pcie``, ``pm``, ``msix``).
+    :ivar offsets: where each capability is, by its name (`pcie`, `pm`, `msix`).
     :ivar memory_enabled: whether the function answers accesses to its memory BARs; kept, as each access asks.
     :ivar on_flr: called after a write that asked for a function level reset; the write has been applied.
     """
@@ -96,7 +96,7 @@ class ConfigSpace:
             raise PciConfigError(str(error)) from error
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return ``count`` bytes from ``offset``: any length and alignment."""
+        """Return `count` bytes from `offset`: any length and alignment."""
         return self.registers.read(offset, count)
 
     def write(self, offset: int, data: bytes) -> None:

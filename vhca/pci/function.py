@@ -28,7 +28,7 @@ class BarHandler(Protocol):
     """The logic behind one BAR. Accesses are inside the BAR and at least one byte long."""
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return exactly ``count`` bytes."""
+        """Return exactly `count` bytes."""
         ...
 
     def write(self, offset: int, data: bytes) -> None:
@@ -38,7 +38,7 @@ class BarHandler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One region; ``mmap_fd`` -1 means that every access is a message."""
+    """One region; `mmap_fd` -1 means that every access is a message."""
 
     size: int = 0
     readable: bool = True
@@ -49,7 +49,7 @@ class Region:
 
 
 class _Overlay:
-    """MSI-X memory inside a BAR: [start, end); without ``memory`` it reads 0."""
+    """MSI-X memory inside a BAR: [start, end); without `memory` it reads 0."""
 
     __slots__ = ("end", "memory", "start")
 
@@ -76,7 +76,7 @@ class PciFunction:
     ) -> None:
         """Join a configuration space and a handler for each of its BARs.
 
-        ``on_reset(reason)`` is called after the function's own registers have been reset.
+        `on_reset(reason)` is called after the function's own registers have been reset.
 
         :raises PciConfigError: handlers and declared BARs differ.
         """
@@ -109,7 +109,7 @@ class PciFunction:
         for overlays in self._overlays.values():
             overlays.sort(key=lambda overlay: overlay.start)
 
-    # --- the device's side of vfio-user ------------------------------------------------------------------
+    # ---- the device's side of vfio-user ----
 
     def region_read(self, region: int, offset: int, count: int) -> bytes:
         """Read a region inside its size."""
@@ -159,7 +159,7 @@ class PciFunction:
                     overlay.memory[:] = bytes(len(overlay.memory))
         self._on_reset(reason)
 
-    # --- inside ------------------------------------------------------------------------------------------
+    # ---- inside ----
 
     def _function_level_reset(self) -> None:
         # The guest's own reset of this function; the client says nothing of it (clause 6.6.2).

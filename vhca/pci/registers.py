@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """One little-endian register of ``size`` bytes at ``offset``; the masks name the bits that are not read-only."""
+    """One little-endian register of `size` bytes at `offset`; the masks name the bits that are not read-only."""
 
     name: str
     offset: int
@@ -37,14 +37,14 @@ class Register:
 
 
 class RegisterSpace:
-    """``size`` bytes of registers; what no register covers reads 0 and ignores writes."""
+    """`size` bytes of registers; what no register covers reads 0 and ignores writes."""
 
     def __init__(
         self, size: int, registers: Iterable[Register], on_strobe: Callable[[str, int], None] | None = None
     ) -> None:
         """Lay out the registers.
 
-        ``on_strobe(name, bits)`` is called after a write that set strobe bits of a register.
+        `on_strobe(name, bits)` is called after a write that set strobe bits of a register.
 
         :raises ValueError: two registers overlap, share a name, or one is outside.
         """
@@ -84,7 +84,7 @@ class RegisterSpace:
         self._values[:] = self._reset
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return ``count`` bytes; what is outside the space reads 0."""
+        """Return `count` bytes; what is outside the space reads 0."""
         return bytes(self._values[offset : offset + count]).ljust(count, b"\0")
 
     def write(self, offset: int, data: bytes) -> None:

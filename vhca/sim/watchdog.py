@@ -34,7 +34,7 @@ class Watchdog:
     def __init__(
         self, loop: Loop, whose: Callable[[FrameType], str | None] = lambda frame: None, patience_s: float | None = None
     ) -> None:
-        """``whose`` names the card in whose step a frame is, or gives None if it is in none."""
+        """`whose` names the card in whose step a frame is, or gives None if it is in none."""
         self.stalls = 0
         self._loop = loop
         self._whose = whose

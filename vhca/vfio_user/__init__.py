@@ -1,7 +1,7 @@
 """A vfio-user server: the slot that a virtual PCI card is plugged into, out of the virtual machine's process.
 
 Usable alone: the package knows nothing of the card. :class:`Server` listens on a unix socket for one
-client at a time (QEMU's ``vfio-user-pci`` device, for example) and drives any object that has the
+client at a time (QEMU's `vfio-user-pci` device, for example) and drives any object that has the
 shape of :class:`Device`. docs/vfio-user.md shows how to write one.
 """
 

@@ -75,7 +75,7 @@ class Connection:
         log: Callable[[str, BaseException | None], None],
         name: str,
     ) -> None:
-        """Serve ``sock`` in ``loop`` from now on; ``on_lost()`` is called from there once the connection is over."""
+        """Serve `sock` in `loop` from now on; `on_lost()` is called from there once the connection is over."""
         sock.setblocking(False)
         self.name = name
         self.sock = sock
@@ -126,7 +126,7 @@ class Connection:
         """Send one message, or keep it until the client reads."""
         self._outbox.send(message)
 
-    # --- turns -------------------------------------------------------------------------------------------
+    # ---- turns ----
 
     def _turn(self) -> None:
         """Handle what has arrived, for a slice of time; what is left then has its turn in the next round."""
@@ -202,7 +202,7 @@ class Connection:
     def _end(self) -> None:
         self._on_lost()
 
-    # --- reading -----------------------------------------------------------------------------------------
+    # ---- reading ----
 
     def _check_urgent(self) -> None:
         """Nothing to read though the socket said so: a byte out of band would keep it saying so for ever."""
@@ -279,7 +279,7 @@ class Connection:
             os.close(fd)
         self._fds = []
 
-    # --- messages --------------------------------------------------------------------------------------
+    # ---- messages ----
 
     def _process(self, end: float, reply: int = -1) -> bool:
         """Handle the complete messages in the buffer, in order, until the reply to a request of ours has come.
@@ -377,7 +377,7 @@ class Connection:
             # Answering a reply could start an endless exchange.
             self._counters[ServerCount.UNEXPECTED_REPLY] += 1
 
-    # --- DMA by message -----------------------------------------------------------------------------------
+    # ---- DMA by message ----
 
     def dma_read(self, address: int, size: int) -> bytes:
         """Read guest memory by DMA_READ messages of at most 64 KiB; raises DmaError."""

@@ -56,9 +56,9 @@ class Device(Protocol):
     the region, count is at least 1, and the direction is allowed. An exception from a method is
     answered with EIO (or dropped, for a posted write), logged and counted.
 
-    Three more methods are called if the device has them: ``dma_changed()`` after a change of the DMA
-    mappings and ``irq_state_changed()`` after a change of the interrupt set-up, both before the client
-    gets its reply; and ``overloaded()``, before messages are handled: while it is true, so much of what
+    Three more methods are called if the device has them: `dma_changed()` after a change of the DMA
+    mappings and `irq_state_changed()` after a change of the interrupt set-up, both before the client
+    gets its reply; and `overloaded()`, before messages are handled: while it is true, so much of what
     the client sent before still waits in the device that the rest is left in the socket.
     """
 
@@ -73,7 +73,7 @@ class Device(Protocol):
         ...
 
     def region_read(self, region: int, offset: int, count: int) -> bytes:
-        """Return exactly ``count`` bytes."""
+        """Return exactly `count` bytes."""
         ...
 
     def region_write(self, region: int, offset: int, data: bytes) -> None:

@@ -30,16 +30,16 @@ class DmaChannel(Protocol):
     """Access to guest memory by message, for windows without a file."""
 
     def dma_read(self, address: int, size: int) -> bytes:
-        """Return ``size`` bytes; raises DmaError."""
+        """Return `size` bytes; raises DmaError."""
         ...
 
     def dma_write(self, address: int, data: Buffer) -> None:
-        """Store ``data``; raises DmaError."""
+        """Store `data`; raises DmaError."""
         ...
 
 
 class _Window:
-    """One DMA_MAP: guest addresses [start, end); ``base`` is the place of ``start`` in the file."""
+    """One DMA_MAP: guest addresses [start, end); `base` is the place of `start` in the file."""
 
     __slots__ = ("base", "end", "file", "memory", "readable", "start", "writable")
 
@@ -99,10 +99,10 @@ class DmaTable:
         """Mappings that could not be released at once because somebody kept a view of them."""
         return self._files.pinned
 
-    # --- access ------------------------------------------------------------------------------------
+    # ---- access ----
 
     def read(self, addr: int, size: int) -> bytes:
-        """Return a copy of ``size`` bytes at ``addr``.
+        """Return a copy of `size` bytes at `addr`.
 
         :raises DmaError: some byte is not mapped or not readable, or the client refused.
         """
@@ -118,7 +118,7 @@ class DmaTable:
         return self._read_slow(addr, size)
 
     def write(self, addr: int, data: Buffer) -> None:
-        """Store the bytes ``data`` at ``addr``.
+        """Store the bytes `data` at `addr`.
 
         :raises DmaError: some byte is not mapped or not writable (then nothing has been stored), or the
             client refused.
@@ -136,10 +136,10 @@ class DmaTable:
         self._write_slow(addr, data)
 
     def view(self, addr: int, size: int, writable: bool = False) -> memoryview | None:
-        """Return a view of ``size`` bytes of one window, or None if they are not in one mapped window.
+        """Return a view of `size` bytes of one window, or None if they are not in one mapped window.
 
         The view is for use at once: one that is kept stops the release of the mapping. It is read-only
-        unless ``writable``.
+        unless `writable`.
         """
         window = self._find(addr)
         if window is None or size <= 0 or addr + size > window.end or window.memory is None:
@@ -219,7 +219,7 @@ class DmaTable:
             raise DmaError(f"DMA address {addr:#x} can only be reached by message, and no client is there")
         return self.channel
 
-    # --- windows -----------------------------------------------------------------------------------
+    # ---- windows ----
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -229,7 +229,7 @@ class DmaTable:
         return [(w.start, w.end - w.start, w.writable, w.file is not None) for w in self._windows]
 
     def map(self, address: int, size: int, offset: int, flags: int, fd: int | None) -> Access:
-        """Add a window and say how it is reached; ``fd`` stays the caller's and may be closed afterwards.
+        """Add a window and say how it is reached; `fd` stays the caller's and may be closed afterwards.
 
         :raises OSError: EEXIST if the range overlaps another one, ENOSPC above the limits, EINVAL if the
             descriptor is not a regular file or the file ends before the range does, EACCES if it may not be

@@ -2,7 +2,7 @@
 
 A write to an eventfd waits while its counter is at the top, unless the open file has O_NONBLOCK: and the open file is
 shared with the client, which can take the flag away and fill the counter at any moment, between any check and the
-write. So nothing is written. The kernel itself adds 1 to an eventfd when an asynchronous read ends (``IOCB_FLAG_RESFD``
+write. So nothing is written. The kernel itself adds 1 to an eventfd when an asynchronous read ends (`IOCB_FLAG_RESFD`
 of io_submit(2)), as it does for interrupts of its own, and that never waits: a counter at its top stays there. The read
 is one of no bytes from /dev/null and is over when the call returns. It costs 1.0 us, a write costs 0.3 us.
 
@@ -54,7 +54,7 @@ class _Request(ctypes.Structure):
 
 
 def is_eventfd(fd: int) -> bool:
-    """Tell whether ``fd`` is an eventfd."""
+    """Tell whether `fd` is an eventfd."""
     return os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:[eventfd]"
 
 
@@ -119,7 +119,7 @@ class Signaller:
             os.close(self._null)
 
     def signal(self, fd: int) -> None:
-        """Add 1 to the counter of the eventfd ``fd``, unless it is at its top; raises OSError if it is no eventfd."""
+        """Add 1 to the counter of the eventfd `fd`, unless it is at its top; raises OSError if it is no eventfd."""
         self._request.eventfd = fd
         if self._send() == 1:
             return

@@ -1,10 +1,10 @@
 """A small card: scratch registers, a DMA copy engine and one interrupt. Run it and give it to a guest.
 
-``python -m vhca.vfio_user.example --socket /tmp/example.sock`` serves PCI device 1234:11e9 with one BAR
+`python -m vhca.vfio_user.example --socket /tmp/example.sock` serves PCI device 1234:11e9 with one BAR
 of 16 KiB and 4 MSI-X vectors. Registers of BAR0, little-endian, accesses of 4 or 8 bytes:
 
 ====== ===== ====================================================================================
-0x00   8     identity, read-only: the bytes ``VHCA-EX1``
+0x00   8     identity, read-only: the bytes `VHCA-EX1`
 0x10   64    scratch: reads back what was written
 0x80   8     source bus address
 0x88   8     destination bus address

@@ -2,15 +2,15 @@
 
 A file is reached in one of three ways:
 
-``mapped``
-    A memfd that is sealed against shrinking (``memory-backend-memfd`` of QEMU seals by default): loads and stores. Its
+`mapped`
+    A memfd that is sealed against shrinking (`memory-backend-memfd` of QEMU seals by default): loads and stores. Its
     pages can be missing only if the host has no memory left.
-``copied``
+`copied`
     Any other file of memory (a file in tmpfs, a memfd without seal), which may shrink at any moment or lie in a full
     tmpfs: the kernel copies, and where a load or store would be a fatal signal it returns an error. A write is copied
     from a file of our own into the mapping, since a write to the client's file would wait for its lock, and thus for
     whatever else the client does to it.
-``message``
+`message`
     All others (on a disk, in FUSE, on the network, huge pages): an access could wait as long as somebody else likes, or
     find the pool of huge pages empty. Not opened at all; the client is asked for the data.
 """
@@ -52,7 +52,7 @@ class File:
     __slots__ = ("_copy_fd", "_fd", "direct", "key", "memory", "size", "windows")
 
     def __init__(self, key: tuple[int, int, bool], memory: mmap.mmap, size: int, fd: int, copy_fd: int) -> None:
-        """``fd`` is -1 for a file that is mapped, else a descriptor of it, this object's; ``copy_fd``: copied from."""
+        """`fd` is -1 for a file that is mapped, else a descriptor of it, this object's; `copy_fd`: copied from."""
         self.key = key
         self._fd = fd
         self._copy_fd = copy_fd
@@ -111,9 +111,9 @@ class FileTable:
         self._copy_fd = -1
 
     def open(self, fd: int, needed: int, writable: bool, remapped: Callable[[File], None]) -> File | None:
-        """Return the file behind ``fd``, for one more window that ends at ``needed``; None: reach it by message.
+        """Return the file behind `fd`, for one more window that ends at `needed`; None: reach it by message.
 
-        A file that has grown is mapped again; then ``remapped(file)`` is called.
+        A file that has grown is mapped again; then `remapped(file)` is called.
 
         :raises OSError: EINVAL if it is no regular file, or too short; ENOSPC if there are too many; what mmap says.
         """

@@ -5,7 +5,7 @@ interrupt. An interrupt that finds no eventfd, or a masked vector, stays pending
 the eventfd comes or the mask goes, as a real card's pending bits do. Only the thread of the server's
 loop may use the table: a replaced descriptor is closed at once.
 
-No I/O here: descriptors are plain ints, ``signal`` and ``close`` are handed in.
+No I/O here: descriptors are plain ints, `signal` and `close` are handed in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class IrqTable:
         self._pending: list[set[int]] = [set() for _ in self.counts]
 
     def raise_irq(self, vector: int, index: int = IrqIndex.MSIX) -> None:
-        """Signal ``vector`` of ``index``, or keep it pending until it can be delivered.
+        """Signal `vector` of `index`, or keep it pending until it can be delivered.
 
         :raises IndexError: the device has no such vector.
         """
@@ -70,7 +70,7 @@ class IrqTable:
             self._disable(index)
 
     def set_irqs(self, request: SetIrqsRequest, fds: Sequence[int]) -> None:
-        """Carry out SET_IRQS. On success the table owns ``fds``; after an error the caller still does.
+        """Carry out SET_IRQS. On success the table owns `fds`; after an error the caller still does.
 
         :raises ProtocolError: EINVAL for an index or vector range that the device does not have, for
             masking an index that cannot be masked, or for descriptors that do not fit; ENOENT for a

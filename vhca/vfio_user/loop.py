@@ -23,23 +23,23 @@ class Loop(Protocol):
     """The event loop that a server needs: a part of asyncio's."""
 
     def add_reader(self, fileobj: HasFileno, callback: Callable[[], None], /) -> object:
-        """Call ``callback`` whenever ``fileobj`` is readable or at its end (level-triggered)."""
+        """Call `callback` whenever `fileobj` is readable or at its end (level-triggered)."""
         ...
 
     def remove_reader(self, fileobj: HasFileno, /) -> object:
-        """Wait for readable ``fileobj`` no more; unknown ones are ignored."""
+        """Wait for readable `fileobj` no more; unknown ones are ignored."""
         ...
 
     def add_writer(self, fileobj: HasFileno, callback: Callable[[], None], /) -> object:
-        """Call ``callback`` whenever ``fileobj`` can be written to (level-triggered)."""
+        """Call `callback` whenever `fileobj` can be written to (level-triggered)."""
         ...
 
     def remove_writer(self, fileobj: HasFileno, /) -> object:
-        """Wait for writable ``fileobj`` no more; unknown ones are ignored."""
+        """Wait for writable `fileobj` no more; unknown ones are ignored."""
         ...
 
     def call_later(self, delay_s: float, callback: Callable[[], None], /) -> object:
-        """Call ``callback`` after ``delay_s``; with 0, after other sockets had their turn."""
+        """Call `callback` after `delay_s`; with 0, after other sockets had their turn."""
         ...
 
 

@@ -29,7 +29,7 @@ class Outbox:
     def __init__(
         self, sock: socket.socket, loop: Loop, on_room: Callable[[], None], on_lost: Callable[[bool], None]
     ) -> None:
-        """``on_room()`` is called when a full outbox has run empty, ``on_lost(stalled)`` when the client is gone."""
+        """`on_room()` is called when a full outbox has run empty, `on_lost(stalled)` when the client is gone."""
         self.waiting = 0
         self._sock = sock
         self._loop = loop

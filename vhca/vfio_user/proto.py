@@ -2,8 +2,8 @@
 
 Pure functions between bytes and values; nothing here reads a socket, a clock or a file. Numbers are in
 host byte order, which this package takes to be little-endian (vfio-user is a local protocol). Every
-``parse_*`` function takes the payload that follows the 16-byte header, checks its lengths and
-``argsz`` strictly, and raises :class:`ProtocolError` with the errno that the reply has to carry.
+`parse_*` function takes the payload that follows the 16-byte header, checks its lengths and
+`argsz` strictly, and raises :class:`ProtocolError` with the errno that the reply has to carry.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ProtocolError(Exception):
 
 
 class Header(NamedTuple):
-    """The 16 bytes before every payload; ``size`` counts them too."""
+    """The 16 bytes before every payload; `size` counts them too."""
 
     message_id: int
     command: int
@@ -184,7 +184,7 @@ def reply(message_id: int, command: int, payload: bytes = b"") -> bytes:
 
 
 def error_reply(message_id: int, command: int, code: int) -> bytes:
-    """Return the answer to a command that failed: a bare header with the positive errno ``code``."""
+    """Return the answer to a command that failed: a bare header with the positive errno `code`."""
     return HEADER.pack(message_id, command, HEADER_SIZE, FLAGS_REPLY | FLAGS_ERROR, code)
 
 
@@ -211,7 +211,7 @@ def no_payload(payload: bytes, what: str) -> None:
     _exactly(payload, 0, what)
 
 
-# --- VERSION ---------------------------------------------------------------------------------------
+# ---- VERSION ----
 
 VERSION: Final = struct.Struct("<HH")
 
@@ -220,7 +220,7 @@ VERSION: Final = struct.Struct("<HH")
 class Capabilities:
     """What one side of the connection can take (the JSON of a VERSION message).
 
-    The defaults are those that the specification gives for keys left out, except ``max_msg_fds``.
+    The defaults are those that the specification gives for keys left out, except `max_msg_fds`.
     """
 
     max_msg_fds: int = 1
@@ -293,7 +293,7 @@ def _parse_capabilities(capabilities: object) -> Capabilities:
 
 
 def pack_version(minor: int, capabilities: dict[str, object] | None, major: int = VERSION_MAJOR) -> bytes:
-    """Return the payload of a VERSION message; ``None`` leaves the JSON out."""
+    """Return the payload of a VERSION message; `None` leaves the JSON out."""
     head = VERSION.pack(major, minor)
     if capabilities is None:
         return head
@@ -308,7 +308,7 @@ SERVER_CAPABILITIES: Final[dict[str, object]] = {
 }
 """What the server answers; QEMU warns of keys that it does not know."""
 
-# --- DMA_MAP, DMA_UNMAP ------------------------------------------------------------------------------
+# ---- DMA_MAP, DMA_UNMAP ----
 
 DMA_MAP: Final = struct.Struct("<IIQQQ")
 DMA_UNMAP: Final = struct.Struct("<IIQQ")
@@ -316,7 +316,7 @@ ADDRESS_END: Final = 1 << 64
 
 
 class DmaMapRequest(NamedTuple):
-    """DMA_MAP: ``size`` bytes at guest address ``address`` are ``offset`` bytes into the passed file."""
+    """DMA_MAP: `size` bytes at guest address `address` are `offset` bytes into the passed file."""
 
     flags: int
     offset: int
@@ -325,7 +325,7 @@ class DmaMapRequest(NamedTuple):
 
 
 class DmaUnmapRequest(NamedTuple):
-    """DMA_UNMAP of a range, which must not cut a mapping in two, or of all (``everything``)."""
+    """DMA_UNMAP of a range, which must not cut a mapping in two, or of all (`everything`)."""
 
     address: int
     size: int
@@ -368,7 +368,7 @@ def parse_dma_unmap(payload: bytes) -> DmaUnmapRequest:
     return DmaUnmapRequest(address, size, everything)
 
 
-# --- device, region and interrupt information -----------------------------------------------------------
+# ---- device, region and interrupt information ----
 
 DEVICE_INFO: Final = struct.Struct("<IIII")
 REGION_INFO: Final = struct.Struct("<IIIIQQ")
@@ -452,14 +452,14 @@ def pack_region_io_fds(index: int) -> bytes:
     return REGION_IO_FDS.pack(REGION_IO_FDS.size, 0, index, 0)
 
 
-# --- SET_IRQS --------------------------------------------------------------------------------------------
+# ---- SET_IRQS ----
 
 SET_IRQS: Final = struct.Struct("<IIIII")
 
 
 @dataclass(frozen=True, slots=True)
 class SetIrqsRequest:
-    """SET_IRQS for vectors [start, start + count) of one index; ``bools`` is empty unless DATA_BOOL."""
+    """SET_IRQS for vectors [start, start + count) of one index; `bools` is empty unless DATA_BOOL."""
 
     flags: int
     index: int
@@ -488,7 +488,7 @@ def parse_set_irqs(payload: bytes) -> SetIrqsRequest:
     return SetIrqsRequest(flags, index, start, count, bools)
 
 
-# --- region and DMA access ---------------------------------------------------------------------------------
+# ---- region and DMA access ----
 
 REGION_ACCESS: Final = struct.Struct("<QII")
 DMA_ACCESS: Final = struct.Struct("<QQ")

@@ -55,7 +55,7 @@ class Server:
     :ivar irqs: the interrupt vectors.
     :ivar counters: named events: see :class:`~vhca.vfio_user.counters.ServerCount`.
 
-    ``dma`` and ``irqs`` are the same objects for the life of the server; a device may keep them. The same
+    `dma` and `irqs` are the same objects for the life of the server; a device may keep them. The same
     holds for their methods.
     """
 
@@ -67,10 +67,10 @@ class Server:
         dma_wait_s: float = ROUND_S,
         session_type: type[Session] = Session,
     ) -> None:
-        """Prepare a server for the socket ``path``; None if clients only come by :meth:`adopt`.
+        """Prepare a server for the socket `path`; None if clients only come by :meth:`adopt`.
 
-        ``dma_wait_s`` bounds the waiting for replies to DMA messages in one round of the loop: see
-        :mod:`vhca.vfio_user.patience`. ``session_type`` may be a subclass that records commands or answers them
+        `dma_wait_s` bounds the waiting for replies to DMA messages in one round of the loop: see
+        :mod:`vhca.vfio_user.patience`. `session_type` may be a subclass that records commands or answers them
         with errors on purpose.
         """
         if len(device.regions) < 8 or len(device.irq_counts) < 3:
@@ -95,10 +95,10 @@ class Server:
         """How long the device should leave guest memory alone, since waiting for it kept others waiting; mostly 0."""
         return max(0.0, self._patience.rest_until - time.monotonic())
 
-    # --- life ----------------------------------------------------------------------------------------
+    # ---- life ----
 
     def start(self, loop: Loop) -> None:
-        """Listen on the socket and serve in ``loop`` until :meth:`close`.
+        """Listen on the socket and serve in `loop` until :meth:`close`.
 
         :raises VfioUserError: the path is too long, in use, or not a socket.
         """
@@ -183,7 +183,7 @@ class Server:
                 self.path.unlink()
 
     def serve_forever(self, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Run a loop of its own for this one server; ends when ``until()``, asked after each wake, is true."""
+        """Run a loop of its own for this one server; ends when `until()`, asked after each wake, is true."""
         loop = SelectLoop()
         self.start(loop)
         try:
@@ -193,7 +193,7 @@ class Server:
             self.close()
             loop.close()
 
-    # --- events --------------------------------------------------------------------------------------
+    # ---- events ----
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -226,7 +226,7 @@ class Server:
 
 
 def listen(path: Path) -> socket.socket:
-    """Listen on ``path``, for this user alone; a socket that nobody listens on is replaced.
+    """Listen on `path`, for this user alone; a socket that nobody listens on is replaced.
 
     :raises VfioUserError: the path is too long, in use, or not a socket.
     """
@@ -248,7 +248,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What tells the file at ``path`` from another of that name; None if there is none."""
+    """What tells the file at `path` from another of that name; None if there is none."""
     try:
         status = path.lstat()
     except OSError:

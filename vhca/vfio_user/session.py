@@ -189,7 +189,7 @@ class Session:
         except OSError as error:
             raise RuntimeError("the device failed") from error
 
-    # --- set-up ------------------------------------------------------------------------------------
+    # ---- set-up ----
 
     def _version(self, payload: bytes, fds: list[int]) -> Outgoing:
         if fds:
@@ -256,7 +256,7 @@ class Session:
             self._device_call(self._irq_changed)
         return Outgoing(b"")
 
-    # --- DMA ---------------------------------------------------------------------------------------
+    # ---- DMA ----
 
     def _dma_map(self, payload: bytes, fds: list[int]) -> Outgoing:
         request = proto.parse_dma_map(payload)
@@ -282,7 +282,7 @@ class Session:
             self._device_call(self._dma_changed)
         return Outgoing(payload)
 
-    # --- access ------------------------------------------------------------------------------------
+    # ---- access ----
 
     def _check_access(self, index: int, offset: int, count: int, *, write: bool) -> None:
         region = self._region(index)

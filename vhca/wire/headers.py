@@ -10,14 +10,14 @@ from vhca.layout import Layout, bits, raw, u32, u64
 
 
 class NextHeader(IntEnum):
-    """``Lrh.lnh``: what follows the local route header (7.7.2)."""
+    """`Lrh.lnh`: what follows the local route header (7.7.2)."""
 
     LOCAL = 2
     GLOBAL = 3
 
 
 class AethSyndrome(IntEnum):
-    """Codes of ``Aeth.syndrome`` (table 43); of an RNR NAK the low five bits are a timer code."""
+    """Codes of `Aeth.syndrome` (table 43); of an RNR NAK the low five bits are a timer code."""
 
     ACK = 0x00
     ACK_NO_CREDITS = 0x1F
@@ -29,7 +29,7 @@ class AethSyndrome(IntEnum):
 
 
 class Lrh(Layout, size=8):
-    """Local route header (7.7); ``pkt_len`` in words from itself to the ICRC."""
+    """Local route header (7.7); `pkt_len` in words from itself to the ICRC."""
 
     vl: int = bits(0x00, 31, 28)
     lver: int = bits(0x00, 27, 24)
@@ -41,7 +41,7 @@ class Lrh(Layout, size=8):
 
 
 class GrhHeader(Layout, size=40):
-    """Global route header (8.3); ``pay_len`` in bytes from BTH to ICRC."""
+    """Global route header (8.3); `pay_len` in bytes from BTH to ICRC."""
 
     ip_ver: int = bits(0x00, 31, 28)
     t_class: int = bits(0x00, 27, 20)

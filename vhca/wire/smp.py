@@ -234,7 +234,7 @@ def mtu_bytes(code: int) -> int:
 def pack_sources(sources: Iterable[tuple[int, int]]) -> bytes:
     """A block of SourceLids: (LID, LMC) of what hangs on each of 16 ports; LID 0 for a port that may send as anybody.
 
-    The attribute modifier is the number of the block: ports ``16 * block`` and up.
+    The attribute modifier is the number of the block: ports `16 * block` and up.
     """
     return b"".join(lid.to_bytes(2, "big") + bytes((lmc, 0)) for lid, lmc in sources).ljust(64, b"\0")
 

@@ -203,7 +203,7 @@ def test_claims_are_chosen_by_id_and_by_group() -> None:
         choose(claims, ["A01", "Z99"])
 
 
-# -- the notebook and the trace ----------------------------------------------------------------------
+# ---- the notebook and the trace ----
 
 
 def test_a_script_says_what_it_saw_in_its_last_object() -> None:

@@ -31,7 +31,7 @@ EFA = Outcome(SKIPPED, "Can not run the test over non EFA device")
 STRANGE = Outcome(SKIPPED, "The moon | is full")
 
 
-# -- choices -----------------------------------------------------------------------------------------
+# ---- choices ----
 
 
 def test_a_plain_run_covers_both_devices_and_writes() -> None:
@@ -64,7 +64,7 @@ def test_every_fast_file_has_a_reason() -> None:
     assert all(len(why) > 10 for why in FAST.values())
 
 
-# -- verdicts ----------------------------------------------------------------------------------------
+# ---- verdicts ----
 
 
 def test_a_clean_run_is_good() -> None:
@@ -95,7 +95,7 @@ def test_a_comparison_counts_only_what_became_worse() -> None:
     assert not Verdict(regressions=["x"]).good
 
 
-# -- explanations ------------------------------------------------------------------------------------
+# ---- explanations ----
 
 
 def test_an_explanation_fits_by_device_reason_and_test() -> None:
@@ -135,7 +135,7 @@ def test_an_unknown_skip_has_no_explanation() -> None:
     assert explain("hca", "tests.test_mr.MRTest.a", "The moon is full") is None
 
 
-# -- the page ----------------------------------------------------------------------------------------
+# ---- the page ----
 
 
 def test_skips_are_grouped_and_the_unexplained_come_first() -> None:
@@ -180,7 +180,7 @@ def test_an_update_stores_whole_files_only(other: list[str]) -> None:
         parse(["--only", "test_pd", "--update", *other])
 
 
-# -- inside the guest --------------------------------------------------------------------------------
+# ---- inside the guest ----
 
 PARSER = """
     class Parser:

@@ -94,7 +94,7 @@ def test_folders_and_capture_files(tmp_path: Path) -> None:
         capture_file(str(tmp_path / "absent" / "a.pcapng"))
 
 
-# -- what a command ends with ------------------------------------------------------------------------
+# ---- what a command ends with ----
 
 
 def _with_execute(monkeypatch: pytest.MonkeyPatch, execute: Callable[[argparse.Namespace], int]) -> None:
@@ -167,7 +167,7 @@ def test_status_of_several(codes: list[int], expected: int) -> None:
     assert status.of_all(codes) == expected
 
 
-# -- doctor and fetch --------------------------------------------------------------------------------
+# ---- doctor and fetch ----
 
 
 @pytest.mark.parametrize("level", ["ok", "warn", "fail"])
@@ -213,7 +213,7 @@ def test_serve_advises_a_card_of_each_socket() -> None:
     assert '"path": "/x/h0.sock"' in text
 
 
-# -- serve's folder ----------------------------------------------------------------------------------
+# ---- serve's folder ----
 
 
 def _serve(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:

@@ -1,4 +1,4 @@
-"""``vhca run`` over guests that answer from a table."""
+"""`vhca run` over guests that answer from a table."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from vhca.lab.kernels import Kernel
 
 
 def module(**info: str) -> bytes:
-    """The smallest ELF file with a ``.modinfo`` section."""
+    """The smallest ELF file with a `.modinfo` section."""
     text = b"".join(f"{key}={value}".encode() + b"\0" for key, value in info.items())
     names = b"\0.shstrtab\0.modinfo\0"
     header = bytearray(64)

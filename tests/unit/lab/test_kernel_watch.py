@@ -18,7 +18,7 @@ def _at(time_s: float, words: str) -> str:
 
 
 class _Guest:
-    """A guest whose kernel's log is ``log``; None: it does not answer."""
+    """A guest whose kernel's log is `log`; None: it does not answer."""
 
     name = "g0"
 

@@ -103,7 +103,7 @@ def test_the_function_is_written_once() -> None:
 
 
 def test_print_times() -> None:
-    """Only informs (``pytest -s``): times depend on the machine."""
+    """Only informs (`pytest -s`): times depend on the machine."""
     pack = Whole.packer("alone", "top", "bottom", "part.low", "word", "qword")
     unpack = Whole.unpacker("alone", "top", "bottom", "part.low", "word", "qword")
     view = Whole()

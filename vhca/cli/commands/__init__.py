@@ -1,1 +1,1 @@
-"""The commands, one module each: NAME, SUMMARY, DESCRIPTION, EPILOG, ``add_arguments``, ``execute``."""
+"""The commands, one module each: NAME, SUMMARY, DESCRIPTION, EPILOG, `add_arguments`, `execute`."""

@@ -1,4 +1,4 @@
-"""``vhca capture``: record packets of a running rack."""
+"""`vhca capture`: record packets of a running rack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vhca demo``: two guests exchange RDMA over emulated cards; one table says how it went."""
+"""`vhca demo`: two guests exchange RDMA over emulated cards; one table says how it went."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vhca doctor``: what is there, what is missing, and how to get it."""
+"""`vhca doctor`: what is there, what is missing, and how to get it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vhca fabric``: look at the fabric of a running rack, and pull and plug its cables."""
+"""`vhca fabric`: look at the fabric of a running rack, and pull and plug its cables."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _link(options: argparse.Namespace) -> None:
 
 
 def report(found: dict[str, Any]) -> str:
-    """What ``vhca fabric show`` prints of the answer to the order "show"."""
+    """What `vhca fabric show` prints of the answer to the order "show"."""
     from vhca.lab.errors import printable
     from vhca.lab.table import aligned
 

@@ -1,4 +1,4 @@
-"""``vhca fault``: let something go wrong on a cable of a running rack."""
+"""`vhca fault`: let something go wrong on a cable of a running rack."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def report(rules: list[dict[str, Any]]) -> str:
-    """What ``vhca fault list`` prints of the answer to the order "fault_list"."""
+    """What `vhca fault list` prints of the answer to the order "fault_list"."""
     from vhca.lab.table import aligned
 
     if not rules:

@@ -1,4 +1,4 @@
-"""``vhca fetch``: fill the cache, so that later commands start at once and need no network."""
+"""`vhca fetch`: fill the cache, so that later commands start at once and need no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vhca guest``: what is in a guest, before one is booted."""
+"""`vhca guest`: what is in a guest, before one is booted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vhca run``: boot guests on one fabric, run a command in them, end with its status."""
+"""`vhca run`: boot guests on one fabric, run a command in them, end with its status."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def run_in(guests: Sequence[Guest], command: Sequence[str], options: argparse.Namespace) -> int:
-    """Run ``command`` in these guests at the same time and return the exit status that stands for all."""
+    """Run `command` in these guests at the same time and return the exit status that stands for all."""
     deadline_s = time.monotonic() + options.timeout if options.timeout else None
     started: list[Process] = []
     lines: list[PrefixedLines] = []
@@ -124,7 +124,7 @@ def run_in(guests: Sequence[Guest], command: Sequence[str], options: argparse.Na
 
 
 def _wait(processes: Sequence[Process], deadline_s: float | None) -> list[int] | None:
-    """The return codes; ``None`` if not all have ended at the deadline."""
+    """The return codes; `None` if not all have ended at the deadline."""
     from vhca.lab import CommandTimeout
 
     codes = []
@@ -179,7 +179,7 @@ class Passage:
         self._stream = stream
 
     def __call__(self, data: bytes) -> None:
-        """Write ``data``."""
+        """Write `data`."""
         with contextlib.suppress(BrokenPipeError):
             self._stream.write(data)
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""``vhca serve``: the fabric and the cards alone, for people who bring their own virtual machines."""
+"""`vhca serve`: the fabric and the cards alone, for people who bring their own virtual machines."""
 
 from __future__ import annotations
 

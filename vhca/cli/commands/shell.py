@@ -1,4 +1,4 @@
-"""``vhca shell``: boot guests on one fabric and give a terminal in one of them."""
+"""`vhca shell`: boot guests on one fabric and give a terminal in one of them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _converse(process: Process, terminal: int) -> int:
-    """Move keys to the guest until its command ends; returns its code.  ``GuestError`` if the guest goes away."""
+    """Move keys to the guest until its command ends; returns its code. `GuestError` if the guest goes away."""
     from vhca.lab import CommandTimeout
 
     def resized(_number: int, _frame: object) -> None:

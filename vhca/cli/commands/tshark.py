@@ -1,4 +1,4 @@
-"""``vhca tshark``: the decoder that `vhca fetch` put into the cache, or the host's own."""
+"""`vhca tshark`: the decoder that `vhca fetch` put into the cache, or the host's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vhca validate``: what is said of RDMA on Linux, claim by claim, against what two guests really do."""
+"""`vhca validate`: what is said of RDMA on Linux, claim by claim, against what two guests really do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Capabilities, general group: what the card says it can do, read by QUERY_HCA_CAP.
 
-The other groups are in ``caps_groups``. Names and positions are those that Linux 6.19 knows; bits of other
+The other groups are in `caps_groups`. Names and positions are those that Linux 6.19 knows; bits of other
 versions are reserved and stay zero.
 """
 
@@ -344,7 +344,7 @@ class CmdHcaCap(Layout, size=4096):
 
 
 class CapType(IntEnum):
-    """Capability groups: ``op_mod >> 1`` of QUERY_HCA_CAP and ``op_mod`` of SET_HCA_CAP."""
+    """Capability groups: `op_mod >> 1` of QUERY_HCA_CAP and `op_mod` of SET_HCA_CAP."""
 
     GENERAL = 0x00
     ETHERNET_OFFLOADS = 0x01

@@ -36,7 +36,7 @@ class Cqc(Layout, size=64):
 
 
 class CqArmState(IntEnum):
-    """Codes of ``Cqc.st``, the notification state."""
+    """Codes of `Cqc.st`, the notification state."""
 
     NOT_ARMED = 0x0
     SOLICITED_ARMED = 0x6
@@ -46,7 +46,7 @@ class CqArmState(IntEnum):
 
 
 class CqStatus(IntEnum):
-    """Codes of ``Cqc.status``."""
+    """Codes of `Cqc.status`."""
 
     OK = 0x0
     OVERFLOW = 0x9
@@ -54,7 +54,7 @@ class CqStatus(IntEnum):
 
 
 class CqeSize(IntEnum):
-    """Codes of ``Cqc.cqe_sz``."""
+    """Codes of `Cqc.cqe_sz`."""
 
     BYTES_64 = 0
     BYTES_128 = 1
@@ -62,7 +62,7 @@ class CqeSize(IntEnum):
 
 
 class CqModifyField(IntEnum):
-    """Bit numbers of the field select of MODIFY_CQ with ``op_mod`` 0."""
+    """Bit numbers of the field select of MODIFY_CQ with `op_mod` 0."""
 
     CQ_PERIOD = 0
     CQ_MAX_COUNT = 1
@@ -71,7 +71,7 @@ class CqModifyField(IntEnum):
 
 
 class CqResizeField(IntEnum):
-    """Bit numbers of the field select of MODIFY_CQ with ``op_mod`` 1 (resize)."""
+    """Bit numbers of the field select of MODIFY_CQ with `op_mod` 1 (resize)."""
 
     LOG_CQ_SIZE = 0
     PAGE_OFFSET = 1

@@ -1,6 +1,6 @@
 """Completion queue entries: how the card reports that a work request ended.
 
-Software owns entry ``n`` once ``opcode`` is not ``INVALID`` and ``owner`` equals bit ``log_cq_size`` of ``n``; so
+Software owns entry `n` once `opcode` is not `INVALID` and `owner` equals bit `log_cq_size` of `n`; so
 the last byte must be written last. A 128-byte entry is 64 bytes of inline data in front of one of these.
 """
 
@@ -10,7 +10,7 @@ from vhca.layout import Layout, bits, u8, u16, u32, u64
 
 
 class CqeOpcode(IntEnum):
-    """``Cqe64.opcode``."""
+    """`Cqe64.opcode`."""
 
     REQ = 0x0
     RESP_WR_IMM = 0x1
@@ -25,7 +25,7 @@ class CqeOpcode(IntEnum):
 
 
 class CqeSyndrome(IntEnum):
-    """``ErrCqe64.syndrome``."""
+    """`ErrCqe64.syndrome`."""
 
     LOCAL_LENGTH_ERR = 0x01
     LOCAL_QP_OP_ERR = 0x02
@@ -43,7 +43,7 @@ class CqeSyndrome(IntEnum):
 
 
 class CqeGrh(IntEnum):
-    """``Cqe64.grh``: whether the packet had a GRH, and where it is."""
+    """`Cqe64.grh`: whether the packet had a GRH, and where it is."""
 
     NONE = 0
     IN_BUFFER = 1
@@ -51,7 +51,7 @@ class CqeGrh(IntEnum):
 
 
 class CqeFormat(IntEnum):
-    """``Cqe64.inline_format``: where scattered data are, if not in the buffer."""
+    """`Cqe64.inline_format`: where scattered data are, if not in the buffer."""
 
     NO_INLINE = 0
     INLINE_32 = 1
@@ -62,8 +62,8 @@ class CqeFormat(IntEnum):
 class Cqe64(Layout, size=64):
     """Completion without error.
 
-    ``srqn_uidx`` is the user index of the QP or SRQ with CQE version 1, and the SRQ number with version 0 and for
-    objects whose user index is 0xffffff. ``imm_inval_pkey`` is immediate data, the invalidated key, or the P_Key
+    `srqn_uidx` is the user index of the QP or SRQ with CQE version 1, and the SRQ number with version 0 and for
+    objects whose user index is 0xffffff. `imm_inval_pkey` is immediate data, the invalidated key, or the P_Key
     in the low half of the word.
     """
 
@@ -93,7 +93,7 @@ class Cqe64(Layout, size=64):
 
 
 class ErrCqe64(Layout, size=64):
-    """Completion with error (opcodes ``REQ_ERR`` and ``RESP_ERR``)."""
+    """Completion with error (opcodes `REQ_ERR` and `RESP_ERR`)."""
 
     srqn_uidx: int = u32(0x020)
     hw_error_syndrome: int = u8(0x034)

@@ -5,7 +5,7 @@ from typing import Final
 from vhca.layout import Layout, bits, u32, u64
 
 CAP_RAW_TX: Final = 1 << 0
-"""``Uctx.cap``: the program may send what it likes, as far as the kernel is concerned (CAP_NET_RAW)."""
+"""`Uctx.cap`: the program may send what it likes, as far as the kernel is concerned (CAP_NET_RAW)."""
 
 
 class Uctx(Layout, size=48):

@@ -22,7 +22,7 @@ class Eqc(Layout, size=64):
 
 
 class EqArmState(IntEnum):
-    """Codes of ``Eqc.st``, the notification state."""
+    """Codes of `Eqc.st`, the notification state."""
 
     NOT_ARMED = 0x0
     ARMED = 0x9

@@ -1,7 +1,7 @@
 """Event queue entries: how the card tells its driver that something happened.
 
-Software owns entry ``n`` once ``owner`` equals bit ``log_eq_size`` of ``n``. The 28 data bytes at 0x20 depend on
-the event type; each ``...Data`` class below is one of their forms, and ``DATA_LAYOUTS`` says which.
+Software owns entry `n` once `owner` equals bit `log_eq_size` of `n`. The 28 data bytes at 0x20 depend on
+the event type; each `...Data` class below is one of their forms, and `DATA_LAYOUTS` says which.
 """
 
 from enum import IntEnum
@@ -12,7 +12,7 @@ from vhca.layout import Layout, bits, raw, u8, u16, u32, u64
 
 
 class EventType(IntEnum):
-    """``Eqe.event_type``; the number is also the bit in an event mask."""
+    """`Eqe.event_type`; the number is also the bit in an event mask."""
 
     COMP = 0x00
     PATH_MIG = 0x01
@@ -53,7 +53,7 @@ class EventType(IntEnum):
 
 
 class PortChangeSubtype(IntEnum):
-    """``Eqe.event_sub_type`` of PORT_CHANGE."""
+    """`Eqe.event_sub_type` of PORT_CHANGE."""
 
     DOWN = 1
     ACTIVE = 4
@@ -65,7 +65,7 @@ class PortChangeSubtype(IntEnum):
 
 
 class PageFaultSubtype(IntEnum):
-    """``Eqe.event_sub_type`` of PAGE_FAULT: how the fault is described."""
+    """`Eqe.event_sub_type` of PAGE_FAULT: how the fault is described."""
 
     WQE = 0
     RDMA = 1
@@ -73,7 +73,7 @@ class PageFaultSubtype(IntEnum):
 
 
 class QueueType(IntEnum):
-    """``QpSrqData.queue_type``."""
+    """`QpSrqData.queue_type`."""
 
     QP = 0
     RQ = 1
@@ -82,7 +82,7 @@ class QueueType(IntEnum):
 
 
 class CqErrorSyndrome(IntEnum):
-    """``CqErrorData.syndrome``."""
+    """`CqErrorData.syndrome`."""
 
     OVERRUN = 1
     ACCESS_VIOLATION = 2
@@ -139,8 +139,8 @@ class DctData(Layout, size=28):
 class MemoryFaultData(Layout, size=28):
     """Pages of a memory key are missing (memory scheme of on-demand paging); page counts are in 4 KiB.
 
-    ``last``: the answer to this event resumes who waits; ``post_`` and ``pre_demand_fault_pages`` are what would be
-    welcome behind and before the pages from ``va`` that are needed.
+    `last`: the answer to this event resumes who waits; `post_` and `pre_demand_fault_pages` are what would be
+    welcome behind and before the pages from `va` that are needed.
     """
 
     last: int = bits(0x000, 31)
@@ -174,4 +174,4 @@ DATA_LAYOUTS: Final = MappingProxyType(
         EventType.DCT_KEY_VIOLATION: DctData,
     }
 )
-"""Form of ``Eqe.event_data`` by event type; types that are missing carry no data that this project uses."""
+"""Form of `Eqe.event_data` by event type; types that are missing carry no data that this project uses."""

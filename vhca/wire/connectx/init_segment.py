@@ -1,6 +1,6 @@
 """The initialization segment: the registers at the start of BAR 0, and the doorbells of a UAR page.
 
-All registers are big-endian. They are data (name, offset, width, access): ``vhca.chip.init_segment`` serves what stands
+All registers are big-endian. They are data (name, offset, width, access): `vhca.chip.init_segment` serves what stands
 here; the layouts and constants behind the table give the bits inside.
 """
 
@@ -15,7 +15,7 @@ Access = Literal["ro", "rw", "wo"]
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """One register: ``offset`` and ``width`` in bytes; ``writable`` masks the bits that a write may change."""
+    """One register: `offset` and `width` in bytes; `writable` masks the bits that a write may change."""
 
     name: str
     offset: int
@@ -55,14 +55,14 @@ BY_OFFSET: Final = {register.offset: register for register in REGISTERS}
 SEGMENT_BYTES: Final = max(register.offset + register.width for register in REGISTERS)
 
 CMDIF_REV: Final = 5
-"""Command interface revision that the drivers speak (``cmdif_rev_fw_sub`` [31:16])."""
+"""Command interface revision that the drivers speak (`cmdif_rev_fw_sub` [31:16])."""
 
 FW_RESET_SUPPORTED: Final = 1 << 30
-"""Bit of ``initializing``: the driver may ask for a reset by writing NIC interface state ``SW_RESET``."""
+"""Bit of `initializing`: the driver may ask for a reset by writing NIC interface state `SW_RESET`."""
 
 
 class NicInterface(IntEnum):
-    """What the driver says of itself in ``cmdq_addr_l_sz``."""
+    """What the driver says of itself in `cmdq_addr_l_sz`."""
 
     FULL_DRIVER = 0
     DISABLED = 1
@@ -74,12 +74,12 @@ UAR_EQ_ARM: Final = 0x40
 UAR_EQ_UPDATE: Final = 0x48
 UAR_SQ_RECORDLESS: Final = 0x600
 UAR_BLUE_FLAME: Final = 0x800
-"""Offsets of the doorbells in a UAR page; at ``UAR_SQ_RECORDLESS`` that of send queues without a doorbell record, from
-``UAR_BLUE_FLAME`` to the end of the page those of all send queues."""
+"""Offsets of the doorbells in a UAR page; at `UAR_SQ_RECORDLESS` that of send queues without a doorbell record, from
+`UAR_BLUE_FLAME` to the end of the page those of all send queues."""
 
 
 class CmdqAddrLow(Layout, size=4):
-    """``cmdq_addr_l_sz``: low part of the queue's address, driver state, and the size the card asks for."""
+    """`cmdq_addr_l_sz`: low part of the queue's address, driver state, and the size the card asks for."""
 
     cmdq_phy_addr_31_12: int = bits(0x000, 31, 12)
     nic_interface: int = bits(0x000, 10, 8)
@@ -111,13 +111,13 @@ class HealthBuffer(Layout, size=64):
 
 
 class HealthSyndrome(IntEnum):
-    """``synd`` of the health buffer, as far as this card has reasons for one."""
+    """`synd` of the health buffer, as far as this card has reasons for one."""
 
     FIRMWARE_ERROR = 1
 
 
 class CqArmDoorbell(Layout, size=8):
-    """Write to ``UAR_CQ_ARM``; ``cmd`` is 0 for the next completion, 1 for the next solicited one."""
+    """Write to `UAR_CQ_ARM`; `cmd` is 0 for the next completion, 1 for the next solicited one."""
 
     cmd_sn: int = bits(0x000, 29, 28)
     cmd: int = bits(0x000, 24)
@@ -126,7 +126,7 @@ class CqArmDoorbell(Layout, size=8):
 
 
 class EqUpdateDoorbell(Layout, size=4):
-    """Write to ``UAR_EQ_ARM`` or ``UAR_EQ_UPDATE``."""
+    """Write to `UAR_EQ_ARM` or `UAR_EQ_UPDATE`."""
 
     eqn: int = bits(0x000, 31, 24)
     ci: int = bits(0x000, 23, 0)

@@ -1,7 +1,7 @@
 """Memory keys: the context of one key, and the translation entries that it points to.
 
 The context appears in CREATE_MKEY and, with the same layout, as the memory-key segment of a UMR work request.
-``Mkc.log_page_size`` is absolute (log2 of bytes), unlike in all other contexts.
+`Mkc.log_page_size` is absolute (log2 of bytes), unlike in all other contexts.
 """
 
 from enum import IntEnum
@@ -55,7 +55,7 @@ class Mtt(Layout, size=8):
 
 
 class Klm(Layout, size=16):
-    """Indirect translation entry: ``bcount`` bytes of the region behind another key."""
+    """Indirect translation entry: `bcount` bytes of the region behind another key."""
 
     bcount: int = u32(0x000)
     key: int = u32(0x004)
@@ -70,7 +70,7 @@ class Ksm(Layout, size=16):
 
 
 class AccessMode(IntEnum):
-    """The five-bit access mode: ``access_mode_4_2 << 2 | access_mode_1_0``."""
+    """The five-bit access mode: `access_mode_4_2 << 2 | access_mode_1_0`."""
 
     PA = 0x0
     MTT = 0x1
@@ -82,4 +82,4 @@ class AccessMode(IntEnum):
 
 
 QPN_ANY: Final = 0xFFFFFF
-"""``Mkc.qpn`` of a key that every QP of its protection domain may use."""
+"""`Mkc.qpn` of a key that every QP of its protection domain may use."""

@@ -1,7 +1,7 @@
 """Queue pair context: what the card keeps about one QP, and the address vectors inside it.
 
 Software writes it with CREATE_QP and the transition commands, and reads it back with QUERY_QP. Field numbers
-are codes unless a name says ``log_`` (base-2 logarithm); sizes behind ``log_page_size`` are in units of 4 KiB.
+are codes unless a name says `log_` (base-2 logarithm); sizes behind `log_page_size` are in units of 4 KiB.
 """
 
 from enum import IntEnum
@@ -122,7 +122,7 @@ class Qpc(Layout, size=232):
 
 
 class QpState(IntEnum):
-    """Codes of ``Qpc.state``."""
+    """Codes of `Qpc.state`."""
 
     RST = 0
     INIT = 1
@@ -135,7 +135,7 @@ class QpState(IntEnum):
 
 
 class ServiceType(IntEnum):
-    """Codes of ``Qpc.st``."""
+    """Codes of `Qpc.st`."""
 
     RC = 0x0
     UC = 0x1
@@ -153,7 +153,7 @@ class ServiceType(IntEnum):
 
 
 class RqType(IntEnum):
-    """Codes of ``Qpc.rq_type``: where the receive WQEs of a QP come from."""
+    """Codes of `Qpc.rq_type`: where the receive WQEs of a QP come from."""
 
     REGULAR = 0
     SRQ_RMP_XRC_SRQ = 1
@@ -161,7 +161,7 @@ class RqType(IntEnum):
 
 
 class OptParam(IntEnum):
-    """Bit numbers of ``opt_param_mask``: the optional attributes that a transition command carries."""
+    """Bit numbers of `opt_param_mask`: the optional attributes that a transition command carries."""
 
     ALT_ADDR_PATH = 0
     RRE = 1

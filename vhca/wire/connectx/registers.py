@@ -1,6 +1,6 @@
 """Access registers: configuration and counters of the card reached with the ACCESS_REG command.
 
-``register_data`` of the command has the layout given here; ``RegisterId`` names them all, whether or not this
+`register_data` of the command has the layout given here; `RegisterId` names them all, whether or not this
 module has a layout for them.
 """
 
@@ -11,7 +11,7 @@ from vhca.layout import Layout, bits, raw, u8, u32
 
 
 class RegisterId(IntEnum):
-    """Values of ``AccessRegisterIn.register_id``."""
+    """Values of `AccessRegisterIn.register_id`."""
 
     QPTS = 0x4002
     QETCR = 0x4005
@@ -84,7 +84,7 @@ class RegisterId(IntEnum):
 
 
 class AccessRegisterMethod(IntEnum):
-    """Values of ``op_mod`` of ACCESS_REG."""
+    """Values of `op_mod` of ACCESS_REG."""
 
     WRITE = 0
     READ = 1
@@ -167,8 +167,8 @@ class NodeDescReg(Layout, size=64):
 
 
 PPCNT_GROUP_IB_PORT: Final = 0x20
-"""``PpcntReg.grp`` of the InfiniBand port counters."""
+"""`PpcntReg.grp` of the InfiniBand port counters."""
 
 PTYS_PROTO_IB: Final = 0x1
 PTYS_PROTO_ETH: Final = 0x4
-"""Bits of ``PtysReg.proto_mask``."""
+"""Bits of `PtysReg.proto_mask`."""

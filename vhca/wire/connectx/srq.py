@@ -1,6 +1,6 @@
 """Shared receive queues: the three contexts that hold one, and the work queue description inside an RMP.
 
-Under ISSI 1 a basic SRQ is an RMP, and XRC SRQs have their own context; ``Srqc`` is the ISSI 0 form. Their
+Under ISSI 1 a basic SRQ is an RMP, and XRC SRQs have their own context; `Srqc` is the ISSI 0 form. Their
 numbers share one 24-bit namespace.
 """
 
@@ -86,7 +86,7 @@ class RmpBitmask(Layout, size=8):
 
 
 class RmpState(IntEnum):
-    """Codes of ``Rmpc.state``."""
+    """Codes of `Rmpc.state`."""
 
     RST = 0
     RDY = 1
@@ -94,14 +94,14 @@ class RmpState(IntEnum):
 
 
 class SrqState(IntEnum):
-    """Codes of ``Srqc.state`` and ``XrcSrqc.state``."""
+    """Codes of `Srqc.state` and `XrcSrqc.state`."""
 
     GOOD = 0
     ERROR = 1
 
 
 class WqType(IntEnum):
-    """Codes of ``Wq.wq_type``."""
+    """Codes of `Wq.wq_type`."""
 
     LINKED_LIST = 0
     CYCLIC = 1

@@ -1,7 +1,7 @@
 """Work queue elements: what software puts into a send or receive queue, segment by segment.
 
 A send WQE is a control segment and the segments its opcode asks for, in units of 16 bytes; it occupies whole
-64-byte basic blocks. A receive WQE is a list of data segments, behind a ``NextSegment`` in a shared queue.
+64-byte basic blocks. A receive WQE is a list of data segments, behind a `NextSegment` in a shared queue.
 """
 
 from enum import IntEnum
@@ -14,11 +14,11 @@ BASIC_BLOCK_SIZE: Final = 64
 """Bytes of one send WQE basic block (BB)."""
 
 SEGMENT_UNIT: Final = 16
-"""Bytes of one unit of ``CtrlSegment.ds``."""
+"""Bytes of one unit of `CtrlSegment.ds`."""
 
 
 class WqeOpcode(IntEnum):
-    """``CtrlSegment.opcode``."""
+    """`CtrlSegment.opcode`."""
 
     NOP = 0x00
     SEND_INVAL = 0x01
@@ -47,7 +47,7 @@ class WqeOpcode(IntEnum):
 
 
 class CompletionMode(IntEnum):
-    """``CtrlSegment.ce``: when the WQE produces a CQE."""
+    """`CtrlSegment.ce`: when the WQE produces a CQE."""
 
     ON_ERROR = 0
     ON_FIRST_ERROR = 1
@@ -56,7 +56,7 @@ class CompletionMode(IntEnum):
 
 
 class FenceMode(IntEnum):
-    """``CtrlSegment.fm``: what the WQE waits for."""
+    """`CtrlSegment.fm`: what the WQE waits for."""
 
     NONE = 0
     INITIATOR_SMALL = 1
@@ -66,7 +66,7 @@ class FenceMode(IntEnum):
 
 
 class CtrlSegment(Layout, size=16):
-    """First segment of every send WQE; ``imm`` is immediate data, a key to invalidate or the key of a UMR."""
+    """First segment of every send WQE; `imm` is immediate data, a key to invalidate or the key of a UMR."""
 
     opmod: int = bits(0x000, 31, 24)
     wqe_index: int = bits(0x000, 23, 8)
@@ -95,14 +95,14 @@ class XrcSegment(Layout, size=16):
 
 
 class AtomicSegment(Layout, size=16):
-    """Operands of compare-and-swap (``swap_add``, ``compare``) and fetch-and-add (``swap_add``)."""
+    """Operands of compare-and-swap (`swap_add`, `compare`) and fetch-and-add (`swap_add`)."""
 
     swap_add: int = u64(0x000)
     compare: int = u64(0x008)
 
 
 class DatagramSegment(Layout, size=48):
-    """Address vector of a datagram; ``rlid`` is the UDP source port under RoCE."""
+    """Address vector of a datagram; `rlid` is the UDP source port under RoCE."""
 
     q_key: int = u32(0x000)
     ext: int = bits(0x008, 31)
@@ -122,7 +122,7 @@ class DatagramSegment(Layout, size=48):
 
 
 class DataSegment(Layout, size=16):
-    """Scatter or gather entry; ``byte_count`` 0 stands for 2**31 bytes."""
+    """Scatter or gather entry; `byte_count` 0 stands for 2**31 bytes."""
 
     byte_count: int = u32(0x000)
     lkey: int = u32(0x004)
@@ -130,7 +130,7 @@ class DataSegment(Layout, size=16):
 
 
 class InlineSegment(Layout, size=4):
-    """Header of data inside the WQE; it stands where a data segment would, and ``inline`` tells them apart."""
+    """Header of data inside the WQE; it stands where a data segment would, and `inline` tells them apart."""
 
     inline: int = bits(0x000, 31)
     byte_count: int = bits(0x000, 9, 0)
@@ -146,7 +146,7 @@ class NextSegment(Layout, size=16):
 class UmrCtrlSegment(Layout, size=48):
     """Which parts of a memory key a UMR changes, and how much translation it brings.
 
-    With ``translation_offset_en`` the words ``xlt_offset`` (low) and ``xlt_offset_47_16`` say where it goes.
+    With `translation_offset_en` the words `xlt_offset` (low) and `xlt_offset_47_16` say where it goes.
     """
 
     inline: int = bits(0x000, 31)
@@ -160,7 +160,7 @@ class UmrCtrlSegment(Layout, size=48):
 
 
 class UmrCheckFree(IntEnum):
-    """``UmrCtrlSegment.check_free``: what state of the key makes the UMR fail."""
+    """`UmrCtrlSegment.check_free`: what state of the key makes the UMR fail."""
 
     NO_CHECK = 0
     FAIL_IF_NOT_FREE = 1
@@ -168,7 +168,7 @@ class UmrCheckFree(IntEnum):
 
 
 class MkeyMask(IntEnum):
-    """Bit numbers of ``UmrCtrlSegment.mkey_mask``: the fields taken from the memory-key segment."""
+    """Bit numbers of `UmrCtrlSegment.mkey_mask`: the fields taken from the memory-key segment."""
 
     LEN = 0
     PAGE_SIZE = 1
@@ -198,4 +198,4 @@ UmrKlm = Klm
 """Entry of an inline translation list; the list is padded to a multiple of 64 bytes."""
 
 INVALID_LKEY: Final = 0x100
-"""``lkey`` of the zero-length data segment that ends a scatter list early."""
+"""`lkey` of the zero-length data segment that ends a scatter list early."""

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Op(IntEnum):
-    """Command opcodes (``opcode`` of every input)."""
+    """Command opcodes (`opcode` of every input)."""
 
     QUERY_HCA_CAP = 0x100
     QUERY_ADAPTER = 0x101

@@ -1,6 +1,6 @@
 """The start of every command: which one it is and who asks, and how it ended.
 
-Where a command takes no ``uid`` (it does not belong to a user context) those bits are reserved.
+Where a command takes no `uid` (it does not belong to a user context) those bits are reserved.
 """
 
 from vhca.layout import Layout, bits, u32

@@ -5,7 +5,7 @@ from vhca.wire.connectx.cmd.common import CmdIn, CmdOut
 
 
 class QueryHcaCapIn(CmdIn, size=0x10):
-    """QUERY_HCA_CAP input; ``op_mod`` is the group << 1, plus 0 for maximal or 1 for current values."""
+    """QUERY_HCA_CAP input; `op_mod` is the group << 1, plus 0 for maximal or 1 for current values."""
 
     other_function: int = bits(0x008, 31)
     ec_vf_function: int = bits(0x008, 30)
@@ -14,7 +14,7 @@ class QueryHcaCapIn(CmdIn, size=0x10):
 
 
 class SetHcaCapIn(CmdIn, size=0x1010):
-    """SET_HCA_CAP input; ``op_mod`` is the group."""
+    """SET_HCA_CAP input; `op_mod` is the group."""
 
     other_function: int = bits(0x008, 31)
     ec_vf_function: int = bits(0x008, 30)

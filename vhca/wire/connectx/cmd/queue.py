@@ -1,7 +1,7 @@
 """The command queue as it lies in host memory: the entry of one command, and the blocks of its long messages.
 
-The first 16 bytes of input and output are in the entry. Byte ``n`` beyond them is byte ``(n - 16) % 512`` of
-block ``(n - 16) // 512`` of the mailbox chain.
+The first 16 bytes of input and output are in the entry. Byte `n` beyond them is byte `(n - 16) % 512` of
+block `(n - 16) // 512` of the mailbox chain.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 from vhca.layout import Layout, bits, raw, u8, u32, u64
 
 ENTRY_TYPE_PCIE: Final = 0x07
-"""``CmdQueueEntry.type`` of a command posted through PCI Express."""
+"""`CmdQueueEntry.type` of a command posted through PCI Express."""
 
 INLINE_SIZE: Final = 16
 """Bytes of a message that travel in the entry."""
@@ -18,7 +18,7 @@ BLOCK_DATA_SIZE: Final = 512
 """Bytes of a message that travel in one mailbox block."""
 
 OWNER_HW: Final = 1
-"""``CmdQueueEntry.ownership`` while the card owns the entry."""
+"""`CmdQueueEntry.ownership` while the card owns the entry."""
 
 
 class CmdQueueEntry(Layout, size=64):
@@ -38,7 +38,7 @@ class CmdQueueEntry(Layout, size=64):
 
 
 class CmdMailboxBlock(Layout, size=576):
-    """Block of a mailbox chain; ``next_pointer`` is 0 in the last one."""
+    """Block of a mailbox chain; `next_pointer` is 0 in the last one."""
 
     mailbox_data: bytes = raw(0x000, 512)
     next_pointer: int = u64(0x230)
