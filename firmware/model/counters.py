@@ -41,6 +41,10 @@ class Count(Name):
     CQES_LOST = "cqes_lost", "Completions that were lost because their queue had failed."
     CQ_ERRORS = "cq_errors", "Completion queues that failed (overrun, or memory that is not there)."
 
+    QP_EVENTS_WITHOUT_ROW = (
+        "qp_events_without_row",
+        "Events inside the card that meant nothing to a queue pair in its state: a fault of ours, without effect.",
+    )
     DMA_READ_ERRORS = "dma_read_errors", "Reads of guest memory that failed: queues, records, data."
     PAGE_FAULTS = "page_faults", "Pages that the host was asked for (on-demand paging)."
     PAGE_FAULTS_RESUMED = "page_faults_resumed", "Page faults that the host answered with the page."

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from firmware.model.counters import Count
 from firmware.model.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.model.qp import ERR, INIT, RST, RTR, RTS, SQD, SQER, ST_DCI, ST_DCT, ST_REG_UMR
 from firmware.transport import lifecycle
@@ -16,6 +17,7 @@ from firmware.transport.lifecycle import (
     Attribute,
     Event,
     find,
+    happen,
     reset,
 )
 from tests.lifecycle_page import main, unreachable
@@ -268,3 +270,13 @@ def test_a_page_that_the_table_does_not_say_is_found(tmp_path: Path, capsys: pyt
     capsys.readouterr()
     assert main([str(page), "--check"]) == 1
     assert "is stale" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("event", [Event.ERROR, Event.SEND_ERROR])
+def test_an_event_that_a_state_does_not_know_is_counted_and_changes_nothing(event: Event) -> None:
+    world, a, _ = pair()
+    hca = world.a.hca
+    a.apply(Op.QP_2RST)
+    happen(hca, a.qp, event, "nobody thought of it")
+    assert hca.count[Count.QP_EVENTS_WITHOUT_ROW] == 1
+    assert a.qp.state == RST
