@@ -7,7 +7,7 @@ and for its tests: they are pickles, which nobody reads who does not trust the w
 
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ctypes import Structure
 from types import MethodType
 from typing import Any, Final
@@ -106,11 +106,17 @@ def _parts(thing: object) -> Callable[[Any], Iterator[tuple[object, Any]]] | Non
         return None
     if isinstance(thing, MethodType):
         return lambda method: iter(((".__func__", method.__func__), (".__self__", method.__self__)))
+    if isinstance(thing, tuple):
+        return _items
     if not callable(thing) and type(thing).__module__.startswith(("firmware.", "vhca.")):
         return _attributes
-    if isinstance(thing, list | tuple) or hasattr(thing, "popleft"):
-        return lambda items: ((f"[{index}]", item) for index, item in enumerate(items))
+    if isinstance(thing, list) or hasattr(thing, "popleft"):
+        return _items
     return None
+
+
+def _items(things: Iterable[Any]) -> Iterator[tuple[object, Any]]:
+    return ((f"[{index}]", item) for index, item in enumerate(things))
 
 
 def _attributes(thing: object) -> Iterator[tuple[object, Any]]:

@@ -157,7 +157,7 @@ def b05(bench: Bench) -> Verdict:
         and g1["own"] == ["to own"],
         f"received: {g0['boxes']}, own: {g1['own']}",
     )
-    multicast = [seen for seen in traffic if seen.toward_card and seen.packet.dlid == g0["mlid"]]
+    multicast = [seen for seen in traffic if seen.toward_card and seen.packet.route.dlid == g0["mlid"]]
     found.check(
         "a multicast message is one packet on the cable and arrives at both members",
         len(multicast) == 1 and all("to all" in box for box in g0["boxes"]),

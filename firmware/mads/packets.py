@@ -5,24 +5,21 @@ from typing import Final
 from firmware.mads.port import ManagedPort
 from vhca.management.packets import gmp_reply
 from vhca.wire import mad as madwire
-from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
+from vhca.wire.packet import MANAGEMENT_VL, PERMISSIVE_LID, SEND, UD, Packet, Route
 
-MANAGEMENT_VL: Final = 15
 DEFAULT_PKEY: Final = 0xFFFF
 
 
-def smp_packet(mad: bytes, dlid: int, slid: int, psn: int = 0) -> Packet:
+def smp_packet(mad: bytes, dlid: int, slid: int, psn: int = 0, sl: int = 0) -> Packet:
     """An SMP on its way: QP0 to QP0 on VL 15, Q_Key 0."""
     return Packet(
-        dlid=dlid,
-        slid=slid,
+        route=Route(dlid, slid, sl, MANAGEMENT_VL),
         service=UD,
         op=SEND,
         dest_qp=0,
         psn=psn,
         payload=mad,
         mtu=256,
-        vl=MANAGEMENT_VL,
         pkey=DEFAULT_PKEY,
     )
 
@@ -35,7 +32,7 @@ def reply_packet(request: Packet, mad: bytes, slid: int) -> Packet:
     P_Key, SL and (swapped) GRH of the request.
     """
     if request.dest_qp == 0:
-        dlid = request.slid
+        dlid = request.route.slid
         if mad[1] == madwire.CLASS_SUBN_DR:
             answer = madwire.Smp.from_bytes(mad)
             # Hops were walked by port number up to here: so they are on the way back.
@@ -47,6 +44,4 @@ def reply_packet(request: Packet, mad: bytes, slid: int) -> Packet:
 
 def trap_packet(port: ManagedPort, mad: bytes) -> Packet:
     """The packet that carries a trap from `port` to its subnet manager."""
-    packet = smp_packet(mad, port.sm_lid, port.lid)
-    packet.sl = port.info.sm_sl
-    return packet
+    return smp_packet(mad, port.sm_lid, port.lid, sl=port.info.sm_sl)

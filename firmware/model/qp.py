@@ -17,7 +17,7 @@ from firmware.model.segment import BURST_BYTES
 from firmware.model.send_wqe import SendWqe
 from firmware.model.timers import Timer
 from vhca.wire.connectx.qpc import Qpc, QpState, ServiceType
-from vhca.wire.packet import Grh, Packet
+from vhca.wire.packet import Grh, Packet, Route
 
 # qpc.st: service types
 ST_RC: Final = int(ServiceType.RC)
@@ -46,13 +46,17 @@ STATE_NAMES: Final = tuple(state.name for state in QpState)
 
 @dataclass(slots=True)
 class Path:
-    """Where the packets of a connected queue pair go; `mlid` are the source path bits, `grh` a template or None."""
+    """Where the packets of a connected queue pair go; `mlid` are the source path bits, `grh` a template or None.
+
+    `route` is what :func:`firmware.transport.port.route_over` made of it.
+    """
 
     dlid: int
     sl: int = 0
     mlid: int = 0
     source_gid_index: int = 0
     grh: Grh | None = None
+    route: Route | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -88,8 +92,8 @@ class Requester:
     burst_most: int = BURST_BYTES
     burst_bytes: int = BURST_BYTES
     last_sent: Packet | None = None
-    # What every packet of the step under way has in common: source LID, P_Key, where it leaves.
-    slid: int = 0
+    # What every packet of the step under way has in common: route, P_Key, where it leaves.
+    route: Route | None = None
     pkey: int = 0
     egress: int = 0
     # Of a DC initiator: address vector, access key, number and first PSN of its connection.

@@ -13,12 +13,12 @@ from firmware.model.budget import RESOURCE_BYTES
 from firmware.model.hca import Hca
 from firmware.model.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.model.psn import PSN_MASK
-from firmware.model.qp import ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_XRC, Path, Qp
+from firmware.model.qp import ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_XRC, Qp
 from firmware.model.segment import burst_limit
 from firmware.programs import may_have_qkey, may_name
+from firmware.transport.port import has_source, is_unicast, path_of
 from vhca.wire.connectx.cmd import Status
 from vhca.wire.connectx.qpc import Ads, Qpc
-from vhca.wire.packet import MULTICAST_LID_FIRST, Grh
 
 # Services whose path is an attribute; that of a DC initiator comes with each work request.
 CONNECTED: Final = (ST_RC, ST_UC, ST_XRC)
@@ -63,12 +63,12 @@ def _is_served(hca: Hca, qp: Qp, context: Qpc) -> bool:
 
 
 def _not_unicast(hca: Hca, qp: Qp, context: Qpc) -> bool:
-    return qp.service in CONNECTED and context.primary_address_path.rlid >= MULTICAST_LID_FIRST
+    return qp.service in CONNECTED and not is_unicast(context.primary_address_path)
 
 
 def _no_gid(hca: Hca, qp: Qp, context: Qpc) -> bool:
     path = context.primary_address_path
-    return qp.service in CONNECTED and bool(path.grh) and path.src_addr_index >= len(hca.ports[path.vhca_port_num].gids)
+    return qp.service in CONNECTED and not has_source(hca.ports[path.vhca_port_num], path)
 
 
 def _cannot_keep_answers(hca: Hca, qp: Qp, context: Qpc) -> bool:
@@ -155,7 +155,7 @@ def take_connection(hca: Hca, qp: Qp) -> None:
     responder.epsn = context.next_rcv_psn
     responder.resource_limit = 1 << context.log_rra_max
     if qp.service in CONNECTED:
-        qp.path = _path(hca, qp.port, context)
+        qp.path = path_of(hca.ports[qp.port], context.primary_address_path)
 
 
 def take_send_side(hca: Hca, qp: Qp) -> None:
@@ -167,15 +167,6 @@ def take_send_side(hca: Hca, qp: Qp) -> None:
     requester.rnr_retry = requester.rnr_left = context.rnr_retry
     exponent = context.primary_address_path.ack_timeout
     requester.timeout_ns = max(TIMEOUT_FACTOR * (4096 << exponent), TIMEOUT_FLOOR_NS) if exponent else 0
-
-
-def _path(hca: Hca, number: int, context: Qpc) -> Path:
-    ads = context.primary_address_path
-    grh = None
-    if ads.grh:
-        sgid = hca.ports[number].gids[ads.src_addr_index]
-        grh = Grh(sgid, ads.rgid_rip, ads.tclass, ads.flow_label, ads.hop_limit)
-    return Path(dlid=ads.rlid, sl=ads.sl, mlid=ads.mlid, source_gid_index=ads.src_addr_index, grh=grh)
 
 
 def live_context(qp: Qp) -> Qpc:

@@ -190,18 +190,18 @@ def complete_receive(
     size: int,
     extra: int,
     solicited: bool,
-    slid: int = 0,
-    path_bits: int = 0,
-    sl: int = 0,
+    origin: tuple[int, int, int],
     source_qpn: int = 0,
     grh: int = 0,
     inline: bytes = b"",
 ) -> bool:
     """Report a receive that ended well; `extra` is immediate, invalidated key or P_Key. False if the CQ is dead.
 
-    `inline` are data that are not in the receive's buffers: software copies them there when it sees the completion.
+    `origin` is source LID, path bits and SL as of :func:`firmware.transport.port.origin`, `source_qpn` whose packet it
+    was. `inline` are data that are not in the receive's buffers: software copies them there on seeing the completion.
     """
     srq = recv.srq
+    slid, path_bits, sl = origin
     entry = _received(
         path_bits,
         slid,

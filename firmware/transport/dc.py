@@ -15,25 +15,32 @@ from firmware.model.dct import Dct
 from firmware.model.hca import Hca
 from firmware.model.port import Port
 from firmware.model.psn import PSN_MASK
-from firmware.model.qp import ERR, ST_DCT, Path, Qp, Requester
+from firmware.model.qp import ERR, ST_DCT, Qp, Requester
 from firmware.model.send_wqe import SendWqe
 from firmware.queues import post_event
 from firmware.transport import backlog, completion, lifecycle, responder
 from firmware.transport.lifecycle import Event
-from firmware.transport.port import gid_at, is_own_gid, is_own_lid, pkey_at, pkeys_match, transmit
+from firmware.transport.port import (
+    accepts,
+    is_addressed,
+    path_back,
+    path_of_vector,
+    pkey_at,
+    pkeys_match,
+    sender,
+    transmit,
+)
 from firmware.transport.replies import acknowledgement
 from firmware.transport.syndromes import NAK_REMOTE_ACCESS
 from vhca.wire.connectx.eqe import DctData, EventType
 from vhca.wire.connectx.qpc import Qpc
 from vhca.wire.connectx.wqe import DatagramSegment
-from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, MULTICAST_LID_FIRST, READ_RESPONSE, Grh, Packet
+from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Packet
 
 # Connections that one target remembers; the least recently made is forgotten first. All end in one step.
 MAX_CONNECTIONS: Final = 1 << 12
 # READs and atomics that a target's connection keeps answers for, as log_max_ra_res_dc says.
 LOG_RESOURCES: Final = 4
-# Answers come from the LID that was asked; the port cuts its path bits to its LMC.
-MAX_PATH_BITS: Final = 0x7F
 NUMBER_MASK: Final = 0xFFFFFFFF
 HALF: Final = 1 << 31
 
@@ -42,8 +49,7 @@ CONNECTED: Final = 1
 WAIT: Final = 2
 
 _RESPONSES: Final = (ACKNOWLEDGE, READ_RESPONSE, ATOMIC_ACKNOWLEDGE)
-_av = DatagramSegment.unpacker("ext", "dqpn", "sl", "mlid", "rlid", "tclass", "hop_limit", "grh", "src_addr_index",
-                               "flow_label", "rgid")  # fmt: skip
+_target = DatagramSegment.unpacker("dqpn")
 
 
 def connect(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
@@ -52,14 +58,13 @@ def connect(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         return SAME
     if requester.pending[0] is not wqe:
         return WAIT
-    extended, dctn, sl, mlid, rlid, tclass, hop_limit, has_grh, gid_index, flow_label, rgid = _av(wqe.raw)
-    if not extended or rlid >= MULTICAST_LID_FIRST:
+    path = path_of_vector(hca.ports[qp.port], wqe.raw)
+    if path is None:
         wqe.fault = completion.LOCAL_QP_OPERATION
         wqe.reason = "the address vector is not an extended one, or its LID is not unicast"
         return SAME
-    grh = Grh(gid_at(hca.ports[qp.port], gid_index), rgid, tclass, flow_label, hop_limit) if has_grh else None
-    qp.path = Path(dlid=rlid, sl=sl, mlid=mlid, source_gid_index=gid_index, grh=grh)
-    qp.remote_qpn = dctn
+    qp.path = path
+    (qp.remote_qpn,) = _target(wqe.raw)
     requester.target = wqe.raw
     requester.access_key = int.from_bytes(wqe.raw[:8], "big")
     # Numbers never repeat, whatever is reset: a late packet of an old connection is known by its number.
@@ -83,10 +88,10 @@ def receive(hca: Hca, port: Port, port_number: int, packet: Packet) -> None:
     if target is None or target.drained or target.port != port_number or packet.op in _RESPONSES:
         hca.count[Count.RX_DROP_UNKNOWN_QP] += 1
         return
-    if not is_own_lid(port, packet.dlid):
+    if not accepts(port, packet):
         hca.count[Count.RX_DROP_PATH] += 1
         return
-    if packet.grh is not None and not is_own_gid(port, packet.grh.dgid):
+    if not is_addressed(port, packet):
         hca.count[Count.RX_DROP_GID] += 1
         return
     if not pkeys_match(packet.pkey, pkey_at(port, target.pkey_index)):
@@ -109,7 +114,7 @@ def receive(hca: Hca, port: Port, port_number: int, packet: Packet) -> None:
 
 def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
     """The target's side of the connection that `packet` belongs to, made at its first packet; None if it is over."""
-    peer = (packet.slid, packet.src_qp)
+    peer = (sender(packet), packet.src_qp)
     known = target.connections.get(peer)
     if known is not None:
         number, connection = known
@@ -134,8 +139,6 @@ def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
 
 
 def _new_connection(target: Dct, packet: Packet) -> Qp:
-    grh = packet.grh
-    back = Grh(grh.dgid, grh.sgid, grh.tclass, grh.flow_label, grh.hop_limit) if grh is not None else None
     connection = Qp(
         handle=target.handle,
         uid=target.uid,
@@ -152,7 +155,7 @@ def _new_connection(target: Dct, packet: Packet) -> Qp:
         pkey_index=target.pkey_index,
         remote_rights=target.rights,
         min_rnr_nak=target.min_rnr_nak,
-        path=Path(dlid=packet.slid, sl=packet.sl, mlid=packet.dlid & MAX_PATH_BITS, grh=back),
+        path=path_back(packet),
     )
     connection.responder.mtu = target.mtu
     connection.responder.epsn = packet.dc_psn

@@ -17,10 +17,10 @@ from firmware.model.timers import TimerKind
 from firmware.transport import connected, dc, replies, requester, responder, retry, ud
 from firmware.transport.completion import flush_send_queue
 from firmware.transport.page_waits import resume_send
-from firmware.transport.port import MANAGEMENT_VL, is_own_lid
+from firmware.transport.port import accepts, accepts_management, on_management_lane
 from firmware.transport.teardown import flush, flush_poll
 from vhca.wire.ib import MAX_PAYLOAD_BYTES
-from vhca.wire.packet import DC, PERMISSIVE_LID, RC, SEND, UC, UD, XRC, Packet
+from vhca.wire.packet import DC, RC, SEND, UC, UD, XRC, Packet
 
 SMP_CLASSES: Final = (0x01, 0x81)
 MAD_BYTES: Final = 256
@@ -159,7 +159,7 @@ def packet_in(hca: Hca, port_number: int, packet: Packet) -> None:
     if service == ST_UD:
         if not _is_datagram(packet):
             hca.count[Count.RX_DROP_MALFORMED] += 1
-        elif is_own_lid(port, packet.dlid):
+        elif accepts(port, packet):
             ud.receive(hca, port_number, qp, packet)
         else:
             hca.count[Count.RX_DROP_DLID] += 1
@@ -185,16 +185,16 @@ def _management(hca: Hca, port: Port, number: int, packet: Packet) -> None:
     if not _is_datagram(packet) or len(packet.payload) != MAD_BYTES:
         hca.count[Count.RX_DROP_MALFORMED] += 1
         return
-    if packet.dlid != PERMISSIVE_LID and not is_own_lid(port, packet.dlid):
+    if not accepts_management(port, packet):
         hca.count[Count.RX_DROP_DLID] += 1
         return
     if packet.dest_qp == 0:
-        if packet.vl != MANAGEMENT_VL or packet.payload[1] not in SMP_CLASSES:
+        if not on_management_lane(packet) or packet.payload[1] not in SMP_CLASSES:
             hca.count[Count.RX_DROP_SMP] += 1
             return
         if hca.chip.management.smp_in(number, packet):
             return
-    elif not port.active or packet.vl == MANAGEMENT_VL:
+    elif not port.active or on_management_lane(packet):
         hca.count[Count.RX_DROP_PORT_INACTIVE] += 1
         return
     qp = hca.special_qps.get((number, packet.dest_qp))

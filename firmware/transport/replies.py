@@ -26,7 +26,7 @@ from firmware.model.segment import BURST_COST_BYTES, BURST_PACKETS, LOG_PACKET_C
 from firmware.model.turns import REPLY
 from firmware.transport import account, completion, page_waits
 from firmware.transport.lifecycle import enter_error
-from firmware.transport.port import grh_of, pkey_at, transmit
+from firmware.transport.port import pkey_at, route_over, transmit
 from firmware.transport.syndromes import (
     ACK_NO_CREDITS,
     NAK_INVALID_REQUEST,
@@ -262,8 +262,7 @@ def _answer(hca: Hca, qp: Qp, op: int, psn: int, msn: int) -> Packet:
     assert path is not None
     port = hca.ports[qp.port]
     return Packet(
-        path.dlid,
-        port.lid | path.mlid & (1 << port.lmc) - 1,
+        route_over(port, path),
         _WIRE_SERVICE[qp.service],
         op,
         qp.remote_qpn,
@@ -273,9 +272,6 @@ def _answer(hca: Hca, qp: Qp, op: int, psn: int, msn: int) -> Packet:
         True,
         True,
         qp.responder.mtu,
-        path.sl,
-        0,
-        grh_of(port, path),
         pkey_at(port, qp.pkey_index),
         msn=msn,
     )

@@ -28,7 +28,7 @@ from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.model.timers import Timer, TimerKind
 from firmware.transport import account, completion, dc, page_waits, umr
 from firmware.transport.lifecycle import enter_send_error
-from firmware.transport.port import LOOPBACK, WIRE, discard, egress, grh_of, pkey_at
+from firmware.transport.port import LOOPBACK, WIRE, discard, egress, pkey_at, route_over
 from firmware.transport.retire import retire
 from firmware.transport.wqe import UMR, WqeError, blocks_of, identity_of, parse
 from vhca.hw.effects import Transmit
@@ -87,10 +87,9 @@ def _look_up_path(hca: Hca, qp: Qp, requester: Requester) -> None:
     path = qp.path
     if path is not None:
         port = hca.ports[qp.port]
-        requester.slid = port.lid | path.mlid & (1 << port.lmc) - 1 if path.mlid else port.lid
+        requester.route = route = route_over(port, path)
         requester.pkey = pkey_at(port, qp.pkey_index)
-        grh_of(port, path)
-        requester.egress = egress(port, path.dlid)
+        requester.egress = egress(port, route)
 
 
 def _queue_lost(hca: Hca, qp: Qp, error: DmaError) -> None:
@@ -245,8 +244,8 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     """Send packets of `wqe` from `send_psn` on; returns bytes for the budget, -1 if the WQE is at fault."""
     psn = requester.send_psn
     offset = (psn - wqe.first) << requester.log_mtu
-    path = qp.path
-    assert path is not None
+    route = requester.route
+    assert route is not None
     op = wqe.op
     size = wqe.length - offset
     end = True
@@ -294,8 +293,7 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         if end:
             requester.burst_bytes = requester.burst_most
     packet = Packet(
-        path.dlid,
-        requester.slid,
+        route,
         _WIRE_SERVICE[qp.service],
         op,
         qp.remote_qpn,
@@ -305,9 +303,6 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         not offset or op >= READ_REQUEST,
         end,
         requester.mtu,
-        path.sl,
-        0,
-        path.grh,
         requester.pkey,
         wqe.solicited and end,
         False,

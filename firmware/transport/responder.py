@@ -31,7 +31,7 @@ from firmware.model.segment import MESSAGE_BYTES_MAX, packet_count, well_formed
 from firmware.queues import take_receive, take_shared_receive
 from firmware.transport import account, backlog, completion, page_waits
 from firmware.transport.lifecycle import enter_error
-from firmware.transport.port import path_bits
+from firmware.transport.port import origin
 from firmware.transport.replies import (
     EVENTS,
     acknowledgement,
@@ -375,9 +375,7 @@ def _complete(
         size,
         extra,
         packet.solicited,
-        slid=packet.slid,
-        path_bits=path_bits(hca.ports[qp.port], packet),
-        sl=packet.sl,
+        origin=origin(hca.ports[qp.port], packet),
         source_qpn=qp.remote_qpn,
         grh=0,
         inline=inline,

@@ -24,10 +24,14 @@ from firmware.transport import account, completion, page_waits
 from firmware.transport.lifecycle import enter_error, enter_send_error
 from firmware.transport.port import (
     DEFAULT_PKEY,
-    MANAGEMENT_VL,
-    gid_at,
-    is_own_gid,
-    path_bits,
+    datagram_route,
+    group_of,
+    is_addressed,
+    is_multicast,
+    is_own,
+    management_route,
+    network_header,
+    origin,
     pkey_at,
     pkeys_match,
     transmit,
@@ -35,8 +39,7 @@ from firmware.transport.port import (
 from firmware.transport.wqe import WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import DatagramSegment
-from vhca.wire.ib import grh_bytes, transport_size_bytes
-from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Grh, Packet
+from vhca.wire.packet import SEND, UD, Packet
 
 GRH_BYTES: Final = 40
 MULTICAST_QPN: Final = 0xFFFFFF
@@ -49,9 +52,7 @@ MAX_COPYING: Final = 256
 # Datagrams that one queue pair keeps while pages are missing.
 HELD_DATAGRAMS: Final = 64
 
-_av = DatagramSegment.unpacker(
-    "q_key", "ext", "dqpn", "sl", "mlid", "rlid", "tclass", "hop_limit", "grh", "src_addr_index", "flow_label", "rgid"
-)
+_target = DatagramSegment.unpacker("q_key", "dqpn")
 
 
 def run(hca: Hca, qp: Qp) -> None:
@@ -150,8 +151,7 @@ def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
     requester.next_psn += 1
     hca.count[TX_UD_PACKETS] += 1
     hca.count[TX_UD_BYTES] += len(payload)
-    multicast = MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID
-    if transmit(hca, qp.port, packet) and multicast and packet.grh is not None and packet.grh.dgid in hca.multicast:
+    if transmit(hca, qp.port, packet) and is_multicast(packet) and group_of(packet) in hca.multicast:
         # The switch sends it to the others; members on this port are served from here.
         hca.loopback.append((qp.port, packet))
     return True
@@ -159,20 +159,14 @@ def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
 
 def _packet(hca: Hca, qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
     """The packet that an address vector asks for; None if the vector is malformed."""
-    q_key, extended, dqpn, sl, mlid, rlid, tclass, hop_limit, has_grh, gid_index, flow_label, rgid = _av(wqe.raw)
-    if not extended:
-        return None
+    q_key, dqpn = _target(wqe.raw)
     port = hca.ports[qp.port]
-    slid = port.lid | mlid & (1 << port.lmc) - 1
-    grh = Grh(gid_at(port, gid_index), rgid, tclass, flow_label, hop_limit) if has_grh else None
-    vl = 0
     source_qp = qp.handle
     if qp.service == ST_QP0:
-        # VL 15, no GRH, SL 0 (13.5.1); a port without a LID sends directed routes from the permissive LID.
-        vl, sl, grh, pkey, q_key, source_qp = MANAGEMENT_VL, 0, None, DEFAULT_PKEY, 0, 0
-        if not port.lid or _permissive_source(payload):
-            slid = PERMISSIVE_LID
+        route = management_route(port, wqe.raw, payload)
+        pkey, q_key, source_qp = DEFAULT_PKEY, 0, 0
     else:
+        route = datagram_route(port, wqe.raw)
         pkey = pkey_at(port, qp.pkey_index)
         if qp.service == ST_QP1:
             source_qp = 1
@@ -181,18 +175,16 @@ def _packet(hca: Hca, qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
         if q_key & PRIVILEGED_QKEY:
             # A Q_Key with the high bit set means: the one of the queue pair (10.2.5).
             q_key = qp.q_key
+    if route is None:
+        return None
     return Packet(
-        dlid=rlid,
-        slid=slid,
+        route=route,
         service=UD,
         op=SEND,
         dest_qp=dqpn,
         psn=qp.requester.next_psn & PSN_MASK,
         payload=payload,
         mtu=qp.requester.mtu,
-        sl=sl,
-        vl=vl,
-        grh=grh,
         pkey=pkey,
         solicited=wqe.solicited,
         immediate=wqe.immediate,
@@ -201,19 +193,13 @@ def _packet(hca: Hca, qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
     )
 
 
-def _permissive_source(mad: bytes) -> bool:
-    """A directed-route SMP whose first leg is not LID-routed has the permissive LID as its source (14.2.2)."""
-    return len(mad) >= 36 and mad[1] == 0x81 and mad[32] == 0xFF and mad[33] == 0xFF
-
-
 def receive(hca: Hca, port_number: int, qp: Qp, packet: Packet) -> None:
     """A datagram for this queue pair."""
     if qp.state <= INIT or qp.state == ERR:
         hca.count[Count.RX_DROP_QP_STATE] += 1
         return
     port = hca.ports[port_number]
-    grh = packet.grh
-    if grh is not None and packet.dest_qp != MULTICAST_QPN and not is_own_gid(port, grh.dgid):
+    if packet.dest_qp != MULTICAST_QPN and not is_addressed(port, packet):
         hca.count[Count.RX_DROP_GID] += 1
         return
     if qp.service != ST_QP0 and not _keys_fit(hca, port, qp, packet):
@@ -263,9 +249,9 @@ def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) 
         if sum(sge[1] for sge in recv.segments) < size:
             raise AccessError(TOO_SHORT, "the receive is shorter than GRH area and payload")
         domain = recv.srq.pd if recv.srq is not None else None
-        grh = packet.grh
-        if grh is not None:
-            scatter(hca, qp, recv.segments, 0, grh_bytes(grh, transport_size_bytes(packet)), domain)
+        header = network_header(packet)
+        if header:
+            scatter(hca, qp, recv.segments, 0, header, domain)
         scatter(hca, qp, recv.segments, GRH_BYTES, packet.payload, domain)
     except PageFault as fault:
         _not_present(hca, port_number, qp, packet, recv, fault)
@@ -284,11 +270,9 @@ def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) 
         size,
         packet.pkey if immediate is None else immediate,
         packet.solicited,
-        packet.slid,
-        path_bits(hca.ports[port_number], packet),
-        packet.sl,
+        origin(hca.ports[port_number], packet),
         packet.src_qp,
-        completion.GRH_IN_BUFFER if grh is not None else 0,
+        completion.GRH_IN_BUFFER if header else 0,
     )
     if not alive:
         enter_error(hca, qp, "the receive CQ is dead")
@@ -338,11 +322,10 @@ def _refuse(hca: Hca, qp: Qp, recv: RecvWqe, too_short: bool, reason: str) -> No
 
 def receive_multicast(hca: Hca, port_number: int, packet: Packet) -> None:
     """A datagram for the multicast QPN: each queue pair attached to its GID on this port gets a copy (10.5.2.1)."""
-    if not MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
+    if not is_multicast(packet):
         hca.count[Count.RX_DROP_DLID] += 1
         return
-    grh = packet.grh
-    group: MulticastGroup | None = hca.multicast.get(grh.dgid) if grh is not None else None
+    group: MulticastGroup | None = hca.multicast.get(group_of(packet))
     if group is None:
         hca.count[Count.RX_DROP_MULTICAST_UNKNOWN] += 1
         return
@@ -358,7 +341,7 @@ def copy_on(hca: Hca) -> None:
     """Give the next members of a group their copies, a bounded number per step; datagrams stay in order."""
     port_number, packet, members = hca.copies[0]
     port = hca.ports[port_number]
-    own = port.lid <= packet.slid < port.lid + (1 << port.lmc)
+    own = is_own(port, packet)
     now, members[:] = members[:COPY_BUDGET], members[COPY_BUDGET:]
     for qp in now:
         if qp.port != port_number:

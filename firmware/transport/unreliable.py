@@ -20,7 +20,7 @@ from firmware.model.segment import MESSAGE_BYTES_MAX, well_formed
 from firmware.queues import take_receive
 from firmware.transport import backlog, completion
 from firmware.transport.lifecycle import enter_error
-from firmware.transport.port import path_bits
+from firmware.transport.port import origin
 from vhca.hw.memory import DmaError
 from vhca.wire.packet import SEND, WRITE, Packet
 
@@ -176,9 +176,7 @@ def _finish(
         size,
         packet.immediate or 0,
         packet.solicited,
-        slid=packet.slid,
-        path_bits=path_bits(hca.ports[qp.port], packet),
-        sl=packet.sl,
+        origin=origin(hca.ports[qp.port], packet),
         source_qpn=qp.remote_qpn,
         inline=inline,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.fuzz.watch import BASE
 from tests.fuzz.world import Host, Mutation
+from tests.packets import changed
 from vhca.wire.ib import MalformedPacket, decode, encode, split
 from vhca.wire.packet import RC, UC, UD, XRC, Grh, Packet
 
@@ -101,7 +102,7 @@ def spoil_packet(random: Random, packet: Packet, keys: list[int], qpns: list[int
         return [packet, replace(packet)]
     if dice < 0.45:
         return _on_the_wire(random, packet)
-    return [replace(packet, **_fields(random, packet, keys, qpns))]
+    return [changed(packet, **_fields(random, packet, keys, qpns))]
 
 
 def _on_the_wire(random: Random, packet: Packet) -> list[Packet]:

@@ -18,7 +18,7 @@ from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.qpc import Qpc
 from vhca.wire.connectx.registers import RegisterId
 from vhca.wire.mad import PerfMad, Smp
-from vhca.wire.packet import Grh, Packet
+from vhca.wire.packet import Grh, Packet, Route
 from vhca.wire.smp import PortInfo
 
 RC, UC, UD, XRC = 0, 1, 2, 3
@@ -240,17 +240,19 @@ def mad_on_the_wire(turn: Turn) -> None:
     random = turn.random
     qpn = random.choice((0, 0, 1))
     packet = Packet(
-        dlid=random.choice((turn.host.lid, turn.host.lid, 0xFFFF, 9)),
-        slid=random.choice((turn.host.other.lid, 0xFFFF)),
+        route=Route(
+            random.choice((turn.host.lid, turn.host.lid, 0xFFFF, 9)),
+            random.choice((turn.host.other.lid, 0xFFFF)),
+            vl=15 if (qpn == 0) != turn.wrong() else 0,
+            grh=random.choice((None, None, Grh(bytes(15) + b"\1", bytes(15) + b"\2"))),
+        ),
         service=0x60,
         op=0,
         dest_qp=qpn,
         psn=0,
         payload=_mad(turn),
-        vl=15 if (qpn == 0) != turn.wrong() else 0,
         qkey=0 if qpn == 0 else 0x80010000,
         src_qp=random.choice((qpn, 0x55)),
-        grh=random.choice((None, None, Grh(bytes(15) + b"\1", bytes(15) + b"\2"))),
     )
     turn.world.wire.append((turn.host, packet))
     turn.world.note(f"MAD to {turn.host.name}: {packet.payload[:24].hex()}")

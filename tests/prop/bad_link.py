@@ -32,14 +32,14 @@ class BadLink:
         out: list[Packet] = []
         for part in parts:
             out += self._one(part)
-        held = self._held.get(packet.dlid)
+        held = self._held.get(packet.route.dlid)
         if held and out and (not self._left or self._chance.random() < 0.4):
             out += held
             held.clear()
         return out
 
     def _one(self, packet: Packet) -> list[Packet]:
-        direction = packet.dlid
+        direction = packet.route.dlid
         streak = self._streak.get(direction, 0)
         if not self._left or streak >= LONGEST_STREAK or self._chance.random() > 0.2:
             self._streak[direction] = 0

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 from firmware.model.qp import ERR
 from firmware.transport.attributes import live_context
 from firmware.transport.lifecycle import TRANSITIONS, apply, find
+from tests.packets import packet_of
 from tests.scenario.world import BASE, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, End, World
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.qpc import Qpc
 from vhca.wire.connectx.wqe import CtrlSegment, WqeOpcode
-from vhca.wire.packet import Grh, Packet
+from vhca.wire.packet import Grh
 
 SERVICES = [ST_RC, ST_UC, ST_UD, ST_XRC, ST_QP0, ST_QP1, ST_REG_UMR]
 COMMANDS = sorted({row.cause for row in TRANSITIONS if isinstance(row.cause, Op)})
@@ -124,8 +125,8 @@ def test_any_packet(service: int, arriving: list[tuple[dict[str, object], bool, 
         b.read(b.buffer(3000), 3000, a.buffer(3000), a.card.key)
         world.fault = None
     for fields, own_key, qpn in arriving:
-        packet = Packet(dlid=2, slid=1, service=wire_service, dest_qp=b.qpn if qpn is None else qpn,
-                        rkey=b.card.key if own_key else 0x1234, **fields)  # type: ignore[arg-type]  # fmt: skip
+        addressed = {"dlid": 2, "slid": 1, "service": wire_service, "dest_qp": b.qpn if qpn is None else qpn}
+        packet = packet_of(**addressed, rkey=b.card.key if own_key else 0x1234, **fields)
         world.wire(world.a, packet)
     world.pass_time(400_000_000)
     assert b.qp.state in (3, 4, ERR)

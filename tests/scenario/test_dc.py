@@ -1,7 +1,6 @@
 """The dynamically connected transport: one initiator, many targets, and what becomes of their connections."""
 
 import struct
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from firmware.model.objects import MODE_KLM, REMOTE_READ, Mkey
 from firmware.model.qp import ST_DCI
 from firmware.transport import dc, engine
 from firmware.transport.lifecycle import Event
+from tests.packets import changed, divert
 from tests.scenario.test_paging import PRESENT, Region, answer, faults
 from tests.scenario.tools import FIRST, counted, inject
 from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data, packed_klms
@@ -304,7 +304,7 @@ def test_what_is_for_no_target_is_dropped_for_one_reason(change: dict[str, objec
     target.srq.post_recv(target.card.alloc(64), 64)
     send(a, target, b"stranger")
     (card, packet) = world.queue.popleft()
-    world.queue.append((card, replace(packet, **change)))  # type: ignore[arg-type]
+    world.queue.append((card, changed(packet, **change)))
     world.settle()
     assert counted(world.b.hca.count) == {counter: 1}
     assert not target.dct.connections
@@ -509,11 +509,11 @@ def test_a_request_for_an_initiator_is_dropped() -> None:
     write(a, target, b"x", world.b.alloc(16))
     world.settle()
     forged = seen[0]
-    forged.dest_qp, forged.dlid, forged.slid = a.qpn, 1, 2
+    divert(forged, dlid=1, slid=2).dest_qp = a.qpn
     world.a.step(lambda: engine.packet_in(world.a.hca, 1, forged))
     assert world.a.hca.count[Count.RX_DROP_DC_INITIATOR] == 1
     # And an answer that a target did not ask for.
-    seen[1].dest_qp, seen[1].dlid = target.dct.handle, 2
+    divert(seen[1], dlid=2).dest_qp = target.dct.handle
     world.b.step(lambda: engine.packet_in(world.b.hca, 1, seen[1]))
     assert world.b.hca.count[Count.RX_DROP_UNKNOWN_QP] == 1
 

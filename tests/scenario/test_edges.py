@@ -197,7 +197,7 @@ def test_global_route_is_checked_in_both_directions() -> None:
         end.to_rts()
     target = b.buffer(8)
     a.write(a.buffer(b"with GRH"), 8, target, b.card.key)
-    grh = world.queue[0][1].grh
+    grh = world.queue[0][1].route.grh
     assert grh is not None
     assert (grh.sgid, grh.dgid, grh.hop_limit) == (world.a.port.gids[0], world.b.port.gids[0], 7)
     world.settle()

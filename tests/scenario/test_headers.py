@@ -1,7 +1,5 @@
 """Headers that do not belong to their queue pair: partition, GIDs, multicast numbers (volume 1, 9.6.1)."""
 
-from dataclasses import replace
-
 import pytest
 
 from firmware.model.counters import Count
@@ -93,8 +91,8 @@ def routed_pair() -> tuple[World, End, End]:
 def test_a_connection_has_a_global_route_in_both_directions_or_in_none(routed: bool, which: str) -> None:
     world, a, b = routed_pair() if routed else pair()
     right = Grh(a.card.port.gids[0], b.card.port.gids[0])
-    grh = {"none": None, "right": right, "wrong source": replace(right, sgid=STRANGER),
-           "wrong destination": replace(right, dgid=STRANGER)}[which]  # fmt: skip
+    grh = {"none": None, "right": right, "wrong source": right._replace(sgid=STRANGER),
+           "wrong destination": right._replace(dgid=STRANGER)}[which]  # fmt: skip
     target = b.buffer(8)
     inject(world, b, op=WRITE, psn=FIRST, payload=b"8 bytes!", va=target, rkey=b.card.key, dma_length=8, grh=grh)
     taken = which == ("right" if routed else "none")
@@ -108,7 +106,7 @@ def test_a_connection_follows_a_new_prefix_of_its_port() -> None:
     a.card.port.gids[0] = PREFIX + own[8:]
     target = b.buffer(8)
     a.write(a.buffer(b"8 bytes!"), 8, target, b.card.key)
-    grh = world.queue[0][1].grh
+    grh = world.queue[0][1].route.grh
     assert grh is not None
     assert grh.sgid == PREFIX + own[8:]
     # The peer has not been told, and knows this one under the default prefix only.
@@ -128,8 +126,8 @@ def test_answers_follow_a_new_prefix_too() -> None:
     b.card.port.gids[0] = PREFIX + own[8:]
     world.deliver()
     ((_, answer),) = world.queue
-    assert answer.grh is not None
-    assert answer.grh.sgid == PREFIX + own[8:]
+    assert answer.route.grh is not None
+    assert answer.route.grh.sgid == PREFIX + own[8:]
 
 
 def test_gids_that_stand_for_one_port() -> None:

@@ -33,7 +33,7 @@ from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.wqe import MkeyMask, WqeOpcode
 from vhca.wire.ib import split
-from vhca.wire.packet import READ_REQUEST, Packet
+from vhca.wire.packet import READ_REQUEST, Packet, Route
 
 REGION = 64 << 10
 
@@ -172,8 +172,9 @@ def test_asking_again_and_again_does_not_pile_answers_up() -> None:
     key = b.card.key
     a.read(a.buffer(1), 1, place, key)
     world.settle()
-    ask = Packet(dlid=2, slid=1, service=0, op=READ_REQUEST, dest_qp=b.qpn, psn=0xFFFFF1, va=place, rkey=key,
-                 dma_length=size)  # fmt: skip
+    ask = Packet(
+        route=Route(2, 1), service=0, op=READ_REQUEST, dest_qp=b.qpn, psn=0xFFFFF1, va=place, rkey=key, dma_length=size
+    )
     for _ in range(50):
         world.wire(world.a, ask)
         world.deliver(1)

@@ -13,7 +13,7 @@ from firmware.transport import account, backlog
 from tests.scenario.test_pieces import Crumbs
 from tests.scenario.world import ST_UC, End, World, pair
 from vhca.wire.connectx.cmd import Op
-from vhca.wire.packet import WRITE, Packet
+from vhca.wire.packet import WRITE, Packet, Route
 
 MTU = 1024
 # A responder of four READs and atomics at a time (log_rra_max 2) has memory for them from the start.
@@ -68,7 +68,7 @@ def test_a_card_without_memory_keeps_no_packet() -> None:
     assert b.qp.backlog is not None
     assert len(b.qp.backlog) == 1
     assert b.card.hca.count[Count.RX_DROP_CARD_MEMORY] == 1
-    packet = Packet(2, 1, 0, WRITE, b.qpn, 0, bytes(100))
+    packet = Packet(Route(2, 1), 0, WRITE, b.qpn, 0, bytes(100))
     assert account.keep(b.card.hca, packet) is False
 
 
@@ -82,7 +82,7 @@ def test_so_many_packets_wait_and_so_many_bytes(count: int, size: int, kept: int
     assert b.qp.backlog is not None
     b.qp.backlog.clear()
     for _ in range(count):
-        backlog.add(b.card.hca, b.qp, Packet(2, 1, 0, WRITE, b.qpn, 0, bytes(size)))
+        backlog.add(b.card.hca, b.qp, Packet(Route(2, 1), 0, WRITE, b.qpn, 0, bytes(size)))
     assert (len(b.qp.backlog), b.card.hca.count[Count.RX_DROP_BACKLOG]) == (kept, count - kept)
 
 

@@ -87,12 +87,12 @@ def test_a_connection_sends_from_the_lid_that_its_path_bits_choose(bits: int, sl
     a.connect(b, path_mlid=bits)
     b.connect(a, path_rlid=slid)
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
-    assert world.queue[0][1].slid == slid
+    assert world.queue[0][1].route.slid == slid
     world.settle()
     b.write(b.buffer(8), 8, a.buffer(8), a.card.key)
     world.deliver()
     # the answer comes from there, too
-    assert world.queue[0][1].slid == slid
+    assert world.queue[0][1].route.slid == slid
     world.settle()
     assert [c.syndrome for c in (*a.send_cq.poll(), *b.send_cq.poll())] == [0, 0]
 
@@ -106,7 +106,7 @@ def test_a_datagram_is_sent_from_the_lid_that_its_path_bits_choose(lmc: int, bit
     b.connect(a)
     av = DatagramSegment(q_key=0x1234, ext=1, dqpn=b.qpn, rlid=2, mlid=bits).to_bytes()
     a.post(WqeOpcode.SEND, av + a.sge(a.buffer(8), 8))
-    assert world.queue[0][1].slid == slid
+    assert world.queue[0][1].route.slid == slid
 
 
 @pytest.mark.parametrize(("dlid", "bits"), [(8, 0), (9, 1), (11, 3)])

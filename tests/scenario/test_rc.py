@@ -6,6 +6,7 @@ from firmware.model.counters import Count, QCount
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, Pd
 from firmware.queues import eq_doorbell
 from firmware.transport.attributes import live_context
+from tests.packets import packet_of
 from tests.scenario.tools import lose
 from tests.scenario.world import ALL_RIGHTS, ERR, FOREVER_NS, RTS, ST_RC, End, SharedQueue, World, pair
 from tests.support.content import some_bytes
@@ -13,7 +14,7 @@ from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 from vhca.wire.ib import split
-from vhca.wire.packet import ACKNOWLEDGE, READ_RESPONSE, SEND, WRITE, Packet
+from vhca.wire.packet import ACKNOWLEDGE, READ_RESPONSE, SEND, WRITE, Packet, Route
 
 SIZES = [0, 1, 64, 1023, 1024, 1025, 4096, 65536, 262144, 262145, 600_001]
 
@@ -584,7 +585,7 @@ def test_connection_to_itself_through_the_card() -> None:
 def test_foreign_packet_is_dropped(change: dict[str, int], counter: Count) -> None:
     world, _a, b = pair()
     fields = {"dlid": 2, "slid": 1, "service": 0, "op": WRITE, "dest_qp": b.qpn, "psn": 0xFFFFF0, **change}
-    world.wire(world.a, Packet(**fields))  # type: ignore[arg-type]
+    world.wire(world.a, packet_of(**fields))
     world.settle()
     assert world.b.hca.count[counter] == 1
     assert b.qp.state == RTS
@@ -612,7 +613,7 @@ def test_malformed_sequence_is_an_invalid_request(packets: list[dict[str, object
     for change in packets:
         fields: dict[str, object] = {"dlid": 2, "slid": 1, "service": 0, "op": WRITE, "dest_qp": b.qpn, "psn": 0xFFFFF0,
                                      "va": target, "rkey": b.card.key, "mtu": 1024}  # fmt: skip
-        world.wire(world.a, Packet(**{**fields, **change}))  # type: ignore[arg-type]
+        world.wire(world.a, packet_of(**{**fields, **change}))
     while world.queue:
         world.deliver()
         if world.queue and world.queue[0][0] is world.a:
@@ -624,11 +625,35 @@ def test_malformed_sequence_is_an_invalid_request(packets: list[dict[str, object
 def test_burst_whose_first_packets_are_known_is_cut() -> None:
     world, _a, b = pair()
     target = b.buffer(4096)
-    burst = Packet(dlid=2, slid=1, service=0, op=WRITE, dest_qp=b.qpn, psn=0xFFFFF0, payload=b"A" * 2048, count=2,
-                   end=False, mtu=1024, va=target, rkey=b.card.key, dma_length=4096)  # fmt: skip
+    burst = Packet(
+        route=Route(2, 1),
+        service=0,
+        op=WRITE,
+        dest_qp=b.qpn,
+        psn=0xFFFFF0,
+        payload=b"A" * 2048,
+        count=2,
+        end=False,
+        mtu=1024,
+        va=target,
+        rkey=b.card.key,
+        dma_length=4096,
+    )
     world.wire(world.a, burst)
-    again = Packet(dlid=2, slid=1, service=0, op=WRITE, dest_qp=b.qpn, psn=0xFFFFF0, payload=b"A" * 1024 + b"B" * 3072,
-                   count=4, mtu=1024, va=target, rkey=b.card.key, dma_length=4096, ack_req=True)  # fmt: skip
+    again = Packet(
+        route=Route(2, 1),
+        service=0,
+        op=WRITE,
+        dest_qp=b.qpn,
+        psn=0xFFFFF0,
+        payload=b"A" * 1024 + b"B" * 3072,
+        count=4,
+        mtu=1024,
+        va=target,
+        rkey=b.card.key,
+        dma_length=4096,
+        ack_req=True,
+    )
     world.wire(world.a, again)
     world.deliver(2)
     assert b.peek(target, 4096) == b"A" * 2048 + b"B" * 2048

@@ -21,6 +21,7 @@ from vhca.wire.packet import (
     SEND,
     WRITE,
     Packet,
+    Route,
 )
 
 ACCESS_ERROR, INVALID_REQUEST = 0x11, 0x10
@@ -365,13 +366,13 @@ def test_responses_in_parts_say_which_is_the_first_and_which_the_last() -> None:
         pass
     responses = [packet for _, packet in world.queue]
     assert [(packet.start, packet.end) for packet in responses] == [(True, False), (False, False), (False, True)]
-    assert {packet.vl for packet in responses} == {0}
+    assert {packet.route.vl for packet in responses} == {0}
 
 
 def test_so_many_answers_wait_for_each_resource_and_some_beside_them() -> None:
     _, _, b = pair(log_rra_max=2)
     responder = b.qp.responder
-    acknowledgement = Packet(1, 2, 0, ACKNOWLEDGE, 0, 0)
+    acknowledgement = Packet(Route(1, 2), 0, ACKNOWLEDGE, 0, 0)
     responder.replies.extend([acknowledgement] * (4 * 4 + SPARE_REPLIES - 1))
     assert not too_many(responder)
     responder.replies.append(acknowledgement)
@@ -386,7 +387,7 @@ def test_so_many_answers_wait_for_each_resource_and_some_beside_them() -> None:
 def test_what_is_not_sent_yet_covers_a_repeated_read(sent: int, first: int, size: int, covered: bool) -> None:
     job = ReadJob(Resource(0, READ_REQUEST, 0, 0, 0), 0, 0x10000, 4096, 1)
     job.offset = sent
-    again = Packet(1, 2, 0, READ_REQUEST, 0, 0, va=0x10000 + first, dma_length=size)
+    again = Packet(Route(1, 2), 0, READ_REQUEST, 0, 0, va=0x10000 + first, dma_length=size)
     assert _still_sends(job, again) is covered
 
 

@@ -15,7 +15,7 @@ from vhca.hw.effects import EntryWrite
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.ib import split
-from vhca.wire.packet import SEND, UD, Grh, Packet
+from vhca.wire.packet import SEND, UD, Grh, Packet, Route
 
 LOG_DEEP = 11
 GID = bytes.fromhex("ff12401bffff0000") + bytes(7) + b"\x07"
@@ -128,7 +128,7 @@ def multicast(world: World, members: int, payload: bytes) -> tuple[list[End], Pa
         end.post_recv(end.buffer(128), 128)
     world.b.hca.multicast[GID] = MulticastGroup(GID, [end.qp for end in group])
     grh = Grh(bytes(16), GID, 0, 0, 1)
-    return group, Packet(0xC001, 1, UD, SEND, ud.MULTICAST_QPN, 0, payload, grh=grh, pkey=0xFFFF, qkey=0x1234)
+    return group, Packet(Route(0xC001, 1, grh=grh), UD, SEND, ud.MULTICAST_QPN, 0, payload, pkey=0xFFFF, qkey=0x1234)
 
 
 def test_a_large_group_gets_its_copies_in_pieces_and_in_order() -> None:

@@ -8,14 +8,15 @@ from firmware.model.counters import Count, QCount
 from firmware.model.management import Nobody
 from firmware.model.multicast import MulticastGroup
 from firmware.model.qp import SQER
-from firmware.transport.port import path_bits
+from firmware.transport.port import origin
+from tests.packets import packet_of
 from tests.scenario.tools import counted, inject
 from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeGrh, CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
-from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Grh, Packet
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Grh, Packet, Route
 
 GID = bytes.fromhex("ff12401bffff000000000000ffffffff")
 
@@ -116,8 +117,8 @@ def test_a_datagram_s_source_is_the_gid_that_it_names(index: int, gid: str) -> N
     a.post(WqeOpcode.SEND, av + a.sge(a.buffer(8), 8))
     (_, packet) = world.queue[0]
     source = world.a.port.gids[0] if gid == "own" else bytes(16)
-    assert packet.grh == Grh(source, world.b.port.gids[0], 6, 8, 7)
-    assert (packet.sl, packet.vl, packet.mtu, packet.src_qp) == (5, 0, 1024, a.qpn)
+    assert packet.route.grh == Grh(source, world.b.port.gids[0], 6, 8, 7)
+    assert (packet.route.sl, packet.route.vl, packet.mtu, packet.src_qp) == (5, 0, 1024, a.qpn)
 
 
 def test_a_datagram_longer_than_what_is_posted_is_an_error_and_no_more() -> None:
@@ -300,7 +301,13 @@ def test_qp0_sends_on_vl15_without_grh_from_the_permissive_lid() -> None:
     a.datagram(a.buffer(mad), 256, PERMISSIVE_LID, 0, qkey=0)
     (item,) = world.queue
     packet = item[1]
-    assert (packet.vl, packet.sl, packet.slid, packet.dlid, packet.pkey) == (15, 0, 0xFFFF, 0xFFFF, 0xFFFF)
+    assert (packet.route.vl, packet.route.sl, packet.route.slid, packet.route.dlid, packet.pkey) == (
+        15,
+        0,
+        0xFFFF,
+        0xFFFF,
+        0xFFFF,
+    )
     assert (packet.src_qp, packet.qkey, packet.dest_qp) == (0, 0, 0)
     world.settle()
     (got,) = b.recv_cq.poll()
@@ -320,14 +327,14 @@ def test_an_smp_comes_from_the_port_s_lid_unless_its_first_leg_is_directed(
     a, _ = management(world, ST_QP0)
     a.datagram(a.buffer(smp(mgmt_class, dr_slid=first_leg)), 256, 2, 0, qkey=0)
     ((_, packet),) = world.queue
-    assert packet.slid == source
+    assert packet.route.slid == source
 
 
 @pytest.mark.parametrize(("lid", "bits"), [(6, 0), (7, 1), (0xC001, 0)])
 def test_path_bits_say_to_which_of_its_lids_a_datagram_came(lid: int, bits: int) -> None:
     _, _, b = ud_pair()
     b.card.port.lid, b.card.port.lmc = 6, 1
-    assert path_bits(b.card.port, Packet(lid, 1, UD, SEND, b.qpn, 0)) == bits
+    assert origin(b.card.port, Packet(Route(lid, 1, 3), UD, SEND, b.qpn, 0)) == (1, bits, 3)
 
 
 def test_smp_for_the_agent_does_not_reach_the_host() -> None:
@@ -373,7 +380,7 @@ def test_qp1_names_itself_one_and_carries_its_partition() -> None:
     b.post_recv(b.buffer(296), 296)
     a.datagram(a.buffer(smp(3)), 256, 2, 1, qkey=0x80000000)
     packet = world.queue[0][1]
-    assert (packet.src_qp, packet.qkey, packet.pkey, packet.vl) == (1, 0x80010000, 0xFFFF, 0)
+    assert (packet.src_qp, packet.qkey, packet.pkey, packet.route.vl) == (1, 0x80010000, 0xFFFF, 0)
     world.settle()
     (got,) = b.recv_cq.poll()
     assert (got.source_qpn, got.extra, got.slid) == (1, 0xFFFF, 1)
@@ -444,7 +451,7 @@ def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter
     fields = {"dlid": 2, "slid": 1, "service": UD, "op": SEND, "dest_qp": b.qpn, "psn": 0, "payload": bytes(256),
               "qkey": 0x1234, **change}  # fmt: skip
     b.post_recv(b.buffer(300), 300)
-    world.wire(world.a, Packet(**fields))  # type: ignore[arg-type]
+    world.wire(world.a, packet_of(**fields))
     world.settle()
     # Once, and it goes no further.
     assert counted(world.b.hca.count) == {counter: 1}

@@ -2,6 +2,7 @@
 
 from firmware.model.counters import Count
 from firmware.model.objects import SRQ_XRC
+from tests.packets import divert
 from tests.scenario.world import ERR, ST_XRC, CompletionQueue, End, SharedQueue, World, XrcSegment
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
@@ -92,7 +93,7 @@ def test_packet_for_an_initiator_is_dropped() -> None:
     (item,) = world.queue
     world.queue.clear()
     packet = item[1]
-    packet.dest_qp, packet.dlid, packet.slid = a.qpn, 1, 2
+    divert(packet, dlid=1, slid=2).dest_qp = a.qpn
     world.wire(world.b, packet)
     world.settle()
     assert world.a.hca.count[Count.RX_DROP_XRC_INITIATOR] == 1

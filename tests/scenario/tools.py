@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from firmware.model.counters import Count
 from firmware.transport import engine
+from tests.packets import packet_of
 from tests.scenario.world import Card, End, World
 from vhca.hw.effects import Transmit
 from vhca.wire.packet import Packet
@@ -16,7 +17,7 @@ def inject(world: World, to: End, **fields: object) -> None:
     """A packet from the peer of `to`, as a stranger would forge it."""
     own, other = (2, 1) if to.card is world.b else (1, 2)
     base: dict[str, object] = {"dlid": own, "slid": other, "service": 0, "dest_qp": to.qpn, "mtu": 1024}
-    packet = Packet(**{**base, **fields})  # type: ignore[arg-type]
+    packet = packet_of(**{**base, **fields})
     world.wire(world.other(to.card), packet)
     world.deliver(100)
 

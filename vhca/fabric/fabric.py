@@ -18,13 +18,13 @@ from vhca.fabric.capture import Capture
 from vhca.fabric.counters import ManagerCount, PortCount
 from vhca.fabric.faults import DIRECTIONS, Direction, Fault, FaultInjector
 from vhca.fabric.link import CallSoon, Link, LinkEnd, Tap
-from vhca.fabric.port import MANAGEMENT_VL, SwitchPort
+from vhca.fabric.port import SwitchPort
 from vhca.fabric.recording import Recording
 from vhca.fabric.subnet_administration import SubnetAdministration
 from vhca.fabric.subnet_manager import SubnetManager
 from vhca.fabric.switch import Switch
 from vhca.wire import smp
-from vhca.wire.packet import Packet
+from vhca.wire.packet import MANAGEMENT_VL, Packet
 
 DEFAULT_SWITCH_GUID: Final = 0x0002C90000FAB000
 _STATES: Final = {
@@ -123,7 +123,7 @@ class FabricPort:
 
     def blocked(self, packet: Packet) -> bool:
         """See :class:`vhca.fabric.link.Endpoint`; management passes a full card's data."""
-        if packet.vl == MANAGEMENT_VL:
+        if packet.route.vl == MANAGEMENT_VL:
             return False
         return self._unrecorded or (self._card_full is not None and self._card_full())
 
@@ -378,7 +378,7 @@ class Fabric:
 
     def _from_management_port(self, packet: Packet, arrival: int) -> None:
         # QP0 exists on VL 15 only, whatever a sender claims (13.5.1).
-        if packet.vl == MANAGEMENT_VL:
+        if packet.route.vl == MANAGEMENT_VL:
             self.manager.receive(packet, arrival)
         else:
             self.administration.receive(packet)

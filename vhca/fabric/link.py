@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from vhca.fabric.counters import CableDrop
 from vhca.fabric.faults import FaultInjector
-from vhca.wire.packet import Packet
+from vhca.wire.packet import MANAGEMENT_VL, Packet
 
 # Packets that one turn hands over.
 PACKETS_PER_TURN: Final = 64
@@ -23,7 +23,6 @@ FULL_PACKETS: Final = 512
 DELAYED_BYTES: Final = 16 << 20
 DELAYED_PACKETS: Final = 4096
 # VL 15 has no flow control: what a full cable cannot take is gone (7.9.1).
-MANAGEMENT_VL: Final = 15
 
 CallSoon = Callable[[Callable[[], None]], None]
 CallLater = Callable[[int, Callable[[], None]], None]
@@ -143,7 +142,7 @@ class LinkEnd:
             self.link.dropped[CableDrop.FAULT] += packet.count - arrived
 
     def _delay(self, delay_ns: int, packet: Packet) -> None:
-        if packet.vl == MANAGEMENT_VL and self.full:
+        if packet.route.vl == MANAGEMENT_VL and self.full:
             self.link.dropped[CableDrop.VL15] += packet.count
             return
         self._delayed += 1
@@ -158,7 +157,7 @@ class LinkEnd:
 
     def _put(self, packet: Packet) -> None:
         link = self.link
-        if packet.vl == MANAGEMENT_VL and self.full:
+        if packet.route.vl == MANAGEMENT_VL and self.full:
             link.dropped[CableDrop.VL15] += packet.count
             return
         other = self.other

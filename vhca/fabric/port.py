@@ -11,20 +11,14 @@ from vhca.fabric.link import LinkEnd
 from vhca.management.performance import PortCounters
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import smp
-from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
+from vhca.wire.packet import Packet
 from vhca.wire.smp import PortInfo
 
 if TYPE_CHECKING:
     from vhca.fabric.switch import Switch
 
 DATA_VLS: Final = 4
-MANAGEMENT_VL: Final = 15
 DEFAULT_SL_TO_VL: Final = bytes(sl % DATA_VLS for sl in range(16))
-
-
-def is_multicast(lid: int) -> bool:
-    """Tell whether a DLID addresses a group."""
-    return MULTICAST_LID_FIRST <= lid < PERMISSIVE_LID
 
 
 class SwitchPort:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.capture import INBOUND, OUTBOUND, Capture, Frames
 from vhca.fabric.link import FULL_PACKETS, CallSoon, Tap
-from vhca.fabric.port import is_multicast
 from vhca.wire.packet import Packet
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Recording:
 
         def looped(packet: Packet) -> None:
             # A copy of what is sent to a group is on the cable, too.
-            if self._both_ends or not is_multicast(packet.dlid):
+            if self._both_ends or not packet.route.is_multicast:
                 self._record(capture.interface(port.name + LOOPBACK_SUFFIX), packet, OUTBOUND)
 
         self._tap(port.sent_taps, lambda packet: self._record(interface, packet, OUTBOUND))
@@ -105,7 +104,7 @@ class Recording:
 
     def _sender_is_recorded(self, packet: Packet) -> bool:
         """By its SLID, which the switch has checked. A directed route (permissive LID) changes on the way: no copy."""
-        slid = packet.slid
+        slid = packet.route.slid
         return any(
             port.switch_port.source_lid and slid & port.switch_port.source_mask == port.switch_port.source_lid
             for port in self._ports

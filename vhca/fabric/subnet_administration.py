@@ -31,7 +31,7 @@ from vhca.management.packets import gmp_reply
 from vhca.wire import mad as madwire
 from vhca.wire import sa
 from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, InformInfo, SaMad
-from vhca.wire.packet import SEND, UD, Packet
+from vhca.wire.packet import SEND, UD, Packet, Route
 from vhca.wire.sa import McMemberRecord, PathRecord, ServiceRecord
 
 RESP_TIME: Final = 18
@@ -97,7 +97,7 @@ class SubnetAdministration:
             return
         request = SaMad.from_bytes(mad)
         if request.rmpp_flags & madwire.RMPP_ACTIVE and request.rmpp_type != madwire.RMPP_DATA:
-            self._rmpp.control((packet.slid, packet.src_qp, request.tid), request)
+            self._rmpp.control((packet.route.slid, packet.src_qp, request.tid), request)
         elif request.method & madwire.METHOD_RESPONSE:
             self.counters[DirectoryCount.RESPONSES] += 1
         elif request.rmpp_flags & madwire.RMPP_ACTIVE and not request.rmpp_flags & madwire.RMPP_LAST:
@@ -156,7 +156,7 @@ class SubnetAdministration:
         if request.sm_key:
             # Nobody knows a key (C15-0.1.5: such a request gets no answer).
             self.counters[DirectoryCount.BAD_SM_KEY] += 1
-        elif self._queue.put(packet.slid, self._dispatch(packet, request)):
+        elif self._queue.put(packet.route.slid, self._dispatch(packet, request)):
             self.counters[DirectoryCount.REQUESTS] += 1
         else:
             # Hosts repeat questions that get no answer.
@@ -165,7 +165,7 @@ class SubnetAdministration:
     def _is_sender(self, packet: Packet, port_gid: bytes) -> bool:
         """Tell whether a request comes from the port with this GID."""
         found = self.manager.topology.by_gid(port_gid)
-        if found is not None and found[1].lid == packet.slid:
+        if found is not None and found[1].lid == packet.route.slid:
             return True
         self.counters[DirectoryCount.NOT_ONES_OWN] += 1
         return False
@@ -304,10 +304,10 @@ class SubnetAdministration:
 
     def _inform(self, packet: Packet, request: SaMad) -> None:
         inform = InformInfo.from_bytes(request.data)
-        if self.manager.topology.by_lid(packet.slid) is None:
+        if self.manager.topology.by_lid(packet.route.slid) is None:
             status = madwire.SA_STATUS_DENIED
         else:
-            status = self.subscribers.change(packet.slid, inform)
+            status = self.subscribers.change(packet.route.slid, inform)
         self._answer(packet, request, status, None if status else inform)
 
     def _inform_records(self) -> Iterator[Layout]:
@@ -333,7 +333,7 @@ class SubnetAdministration:
         header = _header(request, 0)
         header.method = madwire.METHOD_GET_TABLE_RESP
         header.attr_offset = stride // 8
-        key = (packet.slid, packet.src_qp, request.tid)
+        key = (packet.route.slid, packet.src_qp, request.tid)
         self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), Table(header, records, stride))
 
     def _packet_to(self, request: Packet, mad: bytes) -> Packet:
@@ -372,8 +372,7 @@ class SubnetAdministration:
             self.counters[DirectoryCount.REPORTS] += 1
             self._send(
                 Packet(
-                    dlid=subscriber.lid,
-                    slid=manager.lid,
+                    route=Route(subscriber.lid, manager.lid),
                     service=UD,
                     op=SEND,
                     dest_qp=subscriber.qpn,

@@ -19,11 +19,11 @@ from vhca.fabric.link import CallSoon
 from vhca.fabric.mkeys import ManagementKeys
 from vhca.fabric.switch_tables import SwitchTables
 from vhca.fabric.topology import Node, NodePort, PortKey, Topology
-from vhca.fabric.transactions import MANAGEMENT_VL, RETRIES, Request, Transactions, Work
+from vhca.fabric.transactions import RETRIES, Request, Transactions, Work
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
-from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
+from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet, Route
 from vhca.wire.smp import NodeInfo, PortInfo, SmInfo, SwitchInfo
 
 log = logging.getLogger(__name__)
@@ -440,9 +440,9 @@ class SubnetManager:
         number = madwire.Notice.from_bytes(smp.data.ljust(80, b"\0")).trap_number
         repress = Smp.from_bytes(smp.to_bytes())
         repress.method = madwire.METHOD_TRAP_REPRESS
-        repress.mkey = self._key_behind(packet.slid)
-        if smp.mgmt_class == madwire.CLASS_SUBN_LID and packet.slid not in (0, PERMISSIVE_LID):
-            self._reply(packet, repress.to_bytes(), packet.slid)
+        repress.mkey = self._key_behind(packet.route.slid)
+        if smp.mgmt_class == madwire.CLASS_SUBN_LID and packet.route.slid not in (0, PERMISSIVE_LID):
+            self._reply(packet, repress.to_bytes(), packet.route.slid)
         if number in (madwire.TRAP_LINK_STATE_CHANGE, madwire.TRAP_CAPABILITY_CHANGE):
             self._sweep_for_trap()
 
@@ -483,19 +483,17 @@ class SubnetManager:
         smp.status = status
         if not smp.hop_count:
             smp.hop_pointer = 0
-        self._reply(packet, smp.to_bytes(), packet.slid)
+        self._reply(packet, smp.to_bytes(), packet.route.slid)
 
     def _reply(self, packet: Packet, mad: bytes, dlid: int) -> None:
         self._send(
             Packet(
-                dlid=dlid,
-                slid=self.lid or PERMISSIVE_LID,
+                route=Route(dlid, self.lid or PERMISSIVE_LID, vl=MANAGEMENT_VL),
                 service=UD,
                 op=SEND,
                 dest_qp=0,
                 psn=packet.psn,
                 payload=mad,
                 mtu=256,
-                vl=MANAGEMENT_VL,
             )
         )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from vhca.fabric.counters import Drop
 from vhca.fabric.general_services import GeneralServices
 from vhca.fabric.link import CallSoon
-from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort, is_multicast
+from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
 from vhca.fabric.switch_agent import SwitchAgent
 from vhca.management import directed
 from vhca.management.performance import data_words
@@ -21,7 +21,7 @@ from vhca.management.subnet import SMP_CLASSES, for_agent
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import MAD_BYTES, Smp
-from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
+from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
 
 
 class Switch:
@@ -81,10 +81,10 @@ class Switch:
 
     def blocked(self, port: SwitchPort, packet: Packet) -> bool:
         """True if a cable that this packet leaves by is full: it waits on the cable of its arrival (7.9)."""
-        if packet.vl == MANAGEMENT_VL:
+        if packet.route.vl == MANAGEMENT_VL:
             return False
-        dlid = packet.dlid
-        if not is_multicast(dlid):
+        dlid = packet.route.dlid
+        if not packet.route.is_multicast:
             number = self.lft[dlid] if dlid < len(self.lft) else 0xFF
             return number < len(self.ports) and number != port.number and self.ports[number].full
         mask = self.mft.get(dlid, 0)
@@ -93,17 +93,18 @@ class Switch:
     def receive(self, port: SwitchPort, packet: Packet) -> None:
         """A packet or burst arrived at `port`."""
         words = data_words(packet)
+        route = packet.route
         port.counters.received(packet, words)
         if not packet.good:
             port.counters.rcv_errors += packet.count
             port.drop(packet, Drop.BAD_CRC)
-        elif packet.vl == MANAGEMENT_VL:
+        elif route.vl == MANAGEMENT_VL:
             self._receive_smp(port, packet, words)
         elif port.state < smpwire.PORT_ARMED:
             port.drop(packet, Drop.PORT_NOT_ACTIVE)
-        elif packet.slid & port.source_mask != port.source_lid:
+        elif route.slid & port.source_mask != port.source_lid:
             self._relay_error(port, packet, Drop.BAD_SLID)
-        elif is_multicast(packet.dlid):
+        elif MULTICAST_LID_FIRST <= route.dlid < PERMISSIVE_LID:
             self._forward_multicast(port, packet, words)
         else:
             self._forward_unicast(port, packet, words)
@@ -124,7 +125,7 @@ class Switch:
 
     def _route(self, port: SwitchPort, packet: Packet) -> SwitchPort | None:
         """The port of departure by the linear forwarding table; None (and counted) if there is none."""
-        dlid = packet.dlid
+        dlid = packet.route.dlid
         if not 0 < dlid < MULTICAST_LID_FIRST:
             self._relay_error(port, packet, Drop.BAD_LID)
             return None
@@ -135,7 +136,7 @@ class Switch:
         return self.ports[number]
 
     def _forward_multicast(self, port: SwitchPort, packet: Packet, words: int) -> None:
-        mask = self.mft.get(packet.dlid, 0)
+        mask = self.mft.get(packet.route.dlid, 0)
         if not mask:
             self._relay_error(port, packet, Drop.NO_GROUP)
             return
@@ -158,11 +159,14 @@ class Switch:
             out.counters.xmit_discards += packet.count
             out.drop(packet, Drop.MTU)
             return
-        packet.vl = out.sl_to_vl.get(port.number, DEFAULT_SL_TO_VL)[packet.sl]
-        if packet.vl == MANAGEMENT_VL:
+        route = packet.route
+        vl = out.sl_to_vl.get(port.number, DEFAULT_SL_TO_VL)[route.sl]
+        if vl == MANAGEMENT_VL:
             out.counters.xmit_discards += packet.count
             out.drop(packet, Drop.SL_TO_VL)
             return
+        if vl != route.vl:
+            packet.route = route._replace(vl=vl)
         out.transmit(packet, words)
 
     def _relay_error(self, port: SwitchPort, packet: Packet, reason: Drop) -> None:
@@ -186,10 +190,10 @@ class Switch:
         if not is_send or packet.dest_qp != 0 or len(payload) != MAD_BYTES or payload[1] not in SMP_CLASSES:
             port.counters.vl15_dropped += packet.count
             port.drop(packet, Drop.BAD_SMP)
-        elif not port.is_source(packet.slid) and packet.slid != PERMISSIVE_LID:
+        elif not port.is_source(packet.route.slid) and packet.route.slid != PERMISSIVE_LID:
             port.counters.vl15_dropped += packet.count
             port.drop(packet, Drop.BAD_SLID)
-        elif packet.dlid not in (self.lid or PERMISSIVE_LID, PERMISSIVE_LID):
+        elif packet.route.dlid not in (self.lid or PERMISSIVE_LID, PERMISSIVE_LID):
             self._route_smp(port, packet, words)
         elif payload[1] == madwire.CLASS_SUBN_DR:
             self._step_directed(port, packet, words)
@@ -205,7 +209,7 @@ class Switch:
     def _step_directed(self, port: SwitchPort, packet: Packet, words: int) -> None:
         """An SMP on the directed part of its way, or at one end of it."""
         smp = Smp.from_bytes(packet.payload)
-        arrival = directed.BY_LID if packet.dlid != PERMISSIVE_LID else directed.BY_PORT
+        arrival = directed.BY_LID if packet.route.dlid != PERMISSIVE_LID else directed.BY_PORT
         origin = arrival if port.number else directed.INSIDE
         returning = smp.status & madwire.STATUS_DIRECTION
         if returning:
@@ -218,7 +222,7 @@ class Switch:
             self._smp_arrived(port, replace(packet, payload=smp.to_bytes()))
         elif step == directed.ROUTE:
             dlid = smp.dr_slid if returning else smp.dr_dlid
-            onward = replace(packet, dlid=dlid, slid=self.lid or PERMISSIVE_LID, payload=smp.to_bytes())
+            onward = _on_way(packet, dlid, self.lid, smp.to_bytes())
             self._route_smp(port, onward, words)
         else:
             self._transmit_smp(port, step - directed.LEAVE, _directed(packet, smp), words)
@@ -246,13 +250,13 @@ class Switch:
         reply = self.agent.handle(port, packet.payload)
         if reply is None:
             return
-        answer = replace(packet, payload=reply, dlid=packet.slid, slid=self.lid or PERMISSIVE_LID)
+        answer = _on_way(packet, packet.route.slid, self.lid, reply)
         if reply[1] == madwire.CLASS_SUBN_DR:
             smp = Smp.from_bytes(reply)
             if not smp.hop_count:
                 smp.hop_pointer = 0
                 answer.payload = smp.to_bytes()
-            elif packet.dlid == PERMISSIVE_LID:
+            elif packet.route.dlid == PERMISSIVE_LID:
                 smp.hop_pointer = smp.hop_count
                 self._answer_out(self.ports[smp.return_path[smp.hop_count]], _directed(answer, smp))
                 return
@@ -268,4 +272,9 @@ class Switch:
 
 def _directed(packet: Packet, smp: Smp) -> Packet:
     """The packet that carries a directed-route SMP to the next hop: permissive LIDs."""
-    return replace(packet, payload=smp.to_bytes(), dlid=PERMISSIVE_LID, slid=PERMISSIVE_LID)
+    return _on_way(packet, PERMISSIVE_LID, PERMISSIVE_LID, smp.to_bytes())
+
+
+def _on_way(packet: Packet, dlid: int, slid: int, mad: bytes) -> Packet:
+    """The packet with other LIDs, permissive if there is none, and another datagram."""
+    return replace(packet, route=packet.route._replace(dlid=dlid, slid=slid or PERMISSIVE_LID), payload=mad)

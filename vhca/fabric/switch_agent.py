@@ -7,7 +7,7 @@ and that a Set is done as a whole or not at all.
 from typing import TYPE_CHECKING, Final
 
 from vhca.fabric.counters import Drop
-from vhca.fabric.port import DEFAULT_SL_TO_VL, MANAGEMENT_VL, SwitchPort
+from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
 from vhca.management.agent import SubnetAgent, link_order, pack_sl_to_vl, settings_valid, unpack_sl_to_vl
 from vhca.management.mkey import MKeyGuard
 from vhca.management.subnet import (
@@ -20,7 +20,7 @@ from vhca.management.subnet import (
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_SET, STATUS_INVALID_FIELD, STATUS_OK, Smp
-from vhca.wire.packet import MULTICAST_LID_FIRST, SEND, UD, Packet
+from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, SEND, UD, Packet, Route
 from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
             zero.lid,
             zero.lid.to_bytes(2, "big"),
         )
-        return Packet(zero.sm_lid, zero.lid, UD, SEND, 0, 0, trap, mtu=256, sl=zero.sm_sl, vl=MANAGEMENT_VL)
+        return Packet(Route(zero.sm_lid, zero.lid, sl=zero.sm_sl, vl=MANAGEMENT_VL), UD, SEND, 0, 0, trap, mtu=256)
 
     def handle(self, port: SwitchPort, mad: bytes) -> bytes | None:
         """Answer one SMP request that arrived at `port`; None if it deserves no answer."""

@@ -17,9 +17,8 @@ from typing import Final
 from vhca.fabric.link import CallSoon
 from vhca.wire import mad as madwire
 from vhca.wire.mad import Smp
-from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
+from vhca.wire.packet import MANAGEMENT_VL, PERMISSIVE_LID, SEND, UD, Packet, Route
 
-MANAGEMENT_VL: Final = 15
 WINDOW: Final = 8
 RESPONSE_TIMEOUT_NS: Final = 200_000_000
 RETRIES: Final = 4
@@ -160,15 +159,13 @@ class Transactions:
         )
         self._send(
             Packet(
-                dlid=PERMISSIVE_LID,
-                slid=PERMISSIVE_LID,
+                route=Route(PERMISSIVE_LID, PERMISSIVE_LID, vl=MANAGEMENT_VL),
                 service=UD,
                 op=SEND,
                 dest_qp=0,
                 psn=pending.tid & 0xFFFFFF,
                 payload=smp.to_bytes(),
                 mtu=256,
-                vl=MANAGEMENT_VL,
             )
         )
 

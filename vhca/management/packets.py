@@ -1,7 +1,7 @@
 """The packets that carry answers of agents on QP1 (13.5.1 of volume 1)."""
 
 from vhca.wire import mad as madwire
-from vhca.wire.packet import SEND, UD, Grh, Packet
+from vhca.wire.packet import SEND, UD, Grh, Packet, Route
 
 
 def gmp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
@@ -9,18 +9,21 @@ def gmp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
 
     P_Key, SL and (swapped) GRH are those of the request.
     """
-    grh = request.grh
+    there = request.route
+    grh = there.grh
     return Packet(
-        dlid=request.slid,
-        slid=slid,
+        route=Route(
+            there.slid,
+            slid,
+            sl=there.sl,
+            grh=None if grh is None else Grh(grh.dgid, grh.sgid, grh.tclass, grh.flow_label, 0xFF),
+        ),
         service=UD,
         op=SEND,
         dest_qp=request.src_qp,
         psn=request.psn,
         payload=mad,
         mtu=256,
-        sl=request.sl,
-        grh=None if grh is None else Grh(grh.dgid, grh.sgid, grh.tclass, grh.flow_label, 0xFF),
         pkey=request.pkey,
         qkey=madwire.QP1_QKEY,
         src_qp=1,

@@ -68,7 +68,7 @@ class PortCounters:
         count = packet.count
         self.xmit_data += words
         self.xmit_pkts += count
-        if MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
+        if MULTICAST_LID_FIRST <= packet.route.dlid < PERMISSIVE_LID:
             self.multicast_xmit_pkts += count
 
     def received(self, packet: Packet, words: int) -> None:
@@ -76,7 +76,7 @@ class PortCounters:
         count = packet.count
         self.rcv_data += words
         self.rcv_pkts += count
-        if MULTICAST_LID_FIRST <= packet.dlid < PERMISSIVE_LID:
+        if MULTICAST_LID_FIRST <= packet.route.dlid < PERMISSIVE_LID:
             self.multicast_rcv_pkts += count
 
 

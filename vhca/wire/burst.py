@@ -17,7 +17,7 @@ MAX_PACKETS: Final = 1 << 16
 
 # What all packets of a burst have in common.
 _COMMON: Final = (
-    *("dlid", "slid", "service", "op", "dest_qp", "sl", "vl", "grh", "pkey", "migration"),
+    *("route", "service", "op", "dest_qp", "pkey", "migration"),
     *("becn", "fecn", "src_qp", "qkey", "xrc_srqn", "dc_key", "dc_connection", "dc_psn"),
 )
 

@@ -41,7 +41,7 @@ from vhca.wire.opcodes import (
     Opcode,
     lookup,
 )
-from vhca.wire.packet import Grh, Packet
+from vhca.wire.packet import Grh, Packet, Route
 
 MTUS_BYTES: Final = (256, 512, 1024, 2048, 4096)
 MAX_PAYLOAD_BYTES: Final = 4096
@@ -115,10 +115,10 @@ def encode(packet: Packet) -> bytes:
         raise ValueError(f"{row.name} cannot carry {size} bytes")
     pad = -size & 3
     transport_bytes = Bth.SIZE + row.headers_size_bytes + size + pad + _ICRC_BYTES
-    grh = packet.grh
+    dlid, slid, sl, vl, grh = packet.route
     lnh = NextHeader.LOCAL if grh is None else NextHeader.GLOBAL
     words = (Lrh.SIZE + transport_bytes + (0 if grh is None else GrhHeader.SIZE)) >> 2
-    parts = [_lrh(packet.vl, packet.sl, lnh, packet.dlid, words, packet.slid)]
+    parts = [_lrh(vl, sl, lnh, dlid, words, slid)]
     if grh is not None:
         parts.append(grh_bytes(grh, transport_bytes))
     parts.append(
@@ -198,8 +198,7 @@ def decode(raw: bytes | bytearray | memoryview) -> Packet:
     if len(payload) > MAX_PAYLOAD_BYTES or (payload and not row.payload):
         raise MalformedPacket(f"{row.name} with {len(payload)} bytes of payload")
     packet = Packet(
-        dlid=dlid,
-        slid=slid,
+        route=Route(dlid, slid, sl=sl, vl=vl, grh=grh),
         service=row.service,
         op=row.op,
         dest_qp=dest_qp,
@@ -208,9 +207,6 @@ def decode(raw: bytes | bytearray | memoryview) -> Packet:
         start=row.start,
         end=row.end,
         mtu=mtu_for(len(payload)),
-        sl=sl,
-        vl=vl,
-        grh=grh,
         pkey=pkey,
         solicited=bool(solicited),
         ack_req=bool(ack_req),
@@ -264,7 +260,7 @@ def wire_size_bytes(packet: Packet) -> int:
     size = len(packet.payload)
     service, op, start, end = packet.service, packet.op, packet.start, packet.end
     extended = _EXTENDED_BYTES.get
-    total = (_MIN_BYTES if packet.grh is None else _MIN_BYTES + GrhHeader.SIZE) * count + size + (-size & 3)
+    total = (_MIN_BYTES if packet.route.grh is None else _MIN_BYTES + GrhHeader.SIZE) * count + size + (-size & 3)
     if end and (packet.immediate is not None or packet.invalidate_rkey is not None):
         total += 4
     if count == 1:

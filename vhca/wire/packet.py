@@ -8,7 +8,7 @@ Field names are those of the IBTA headers (chapters 5, 7, 8 and 9 of volume 1).
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 # Transport services: the upper three bits of the BTH opcode, in place.
 RC: Final = 0x00
@@ -32,9 +32,10 @@ FETCH_ADD: Final = 7
 PERMISSIVE_LID: Final = 0xFFFF
 MULTICAST_LID_FIRST: Final = 0xC000
 
+MANAGEMENT_VL: Final = 15
 
-@dataclass(slots=True)
-class Grh:
+
+class Grh(NamedTuple):
     """Global route header; GIDs are 16 bytes, `hop_limit` and `tclass` 8 bits, `flow_label` 20 bits."""
 
     sgid: bytes
@@ -44,18 +45,33 @@ class Grh:
     hop_limit: int = 0
 
 
-@dataclass(slots=True)
-class Packet:
-    """`count` consecutive packets of one message, first PSN `psn`, cut at `mtu` bytes.
-
-    `start`/`end` tell whether the burst holds the first/last packet of its message. `payload` holds the data of all
-    packets, without padding. Every packet but the message's last carries exactly `mtu` bytes. Extended headers are
-    attributes of the message: RETH and atomic fields matter where `start` is set, immediate and IETH where `end` is
-    set, AETH on acknowledgements and on the first and last packet of a READ response.
-    """
+class Route(NamedTuple):
+    """How a packet travels: its local route header and, with `grh`, a global one. Never changed: packets share it."""
 
     dlid: int
     slid: int
+    sl: int = 0
+    vl: int = 0
+    grh: Grh | None = None
+
+    @property
+    def is_multicast(self) -> bool:
+        """Whether the DLID addresses a group."""
+        return MULTICAST_LID_FIRST <= self.dlid < PERMISSIVE_LID
+
+
+@dataclass(slots=True)
+class Packet:
+    """What a packet says, from BTH on, and the `route` by which it travels.
+
+    It stands for `count` consecutive packets of one message, first PSN `psn`, cut at `mtu` bytes. `start`/`end` tell
+    whether the burst holds the first/last packet of its message. `payload` holds the data of all packets, without
+    padding. Every packet but the message's last carries exactly `mtu` bytes. Extended headers are attributes of the
+    message: RETH and atomic fields matter where `start` is set, immediate and IETH where `end` is set, AETH on
+    acknowledgements and on the first and last packet of a READ response.
+    """
+
+    route: Route
     service: int
     op: int
     dest_qp: int
@@ -65,9 +81,6 @@ class Packet:
     start: bool = True
     end: bool = True
     mtu: int = 256
-    sl: int = 0
-    vl: int = 0
-    grh: Grh | None = None
     pkey: int = 0xFFFF
     solicited: bool = False
     ack_req: bool = False

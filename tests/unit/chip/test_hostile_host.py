@@ -8,7 +8,7 @@ from vhca.chip.command_queue import BLOCKS_PER_PIECE
 from vhca.hw.effects import Loopback
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
-from vhca.wire.packet import Packet
+from vhca.wire.packet import Packet, Route
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_malformed_commands_do_not_fill_the_log(driver: Driver, caplog: pytest.L
 
 
 def test_packets_of_a_card_to_itself_take_turns(driver: Driver) -> None:
-    packet = Packet(dlid=1, slid=1, service=0, op=0, dest_qp=0x99, psn=0)
+    packet = Packet(route=Route(1, 1), service=0, op=0, dest_qp=0x99, psn=0)
     driver.at_once = False
     driver.board.execute([Loopback(1, packet)] * 50)
     assert len(driver.later) == 1

@@ -3,13 +3,14 @@
 import pytest
 
 from firmware.port import VIOLATIONS_MAX
+from tests.packets import packet_of
 from tests.support.driver import Driver
 from vhca.management.performance import PortCounters
 from vhca.wire import smp
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.wqe import CtrlSegment, DatagramSegment, WqeOpcode
-from vhca.wire.packet import MULTICAST_LID_FIRST, SEND, UD, Packet
+from vhca.wire.packet import MULTICAST_LID_FIRST, SEND, UD
 
 LID, PEER = 7, 9
 QKEY = 5
@@ -70,7 +71,7 @@ class DatagramCard:
     def receive(self, **fields: int) -> None:
         """A datagram from the link."""
         base = {"dlid": LID, "slid": PEER, "service": UD, "op": SEND, "dest_qp": self.qpn, "psn": 0, "qkey": QKEY}
-        self.driver.board.packet_in(1, Packet(**{**base, "payload": bytes(8), **fields}))  # type: ignore[arg-type]
+        self.driver.board.packet_in(1, packet_of(**{**base, "payload": bytes(8), **fields}))
         self.driver.run_deferred()
 
 

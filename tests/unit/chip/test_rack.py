@@ -18,7 +18,7 @@ from vhca.chip.rack_config import CaptureConfig, RackConfig
 from vhca.fabric import Fault
 from vhca.hw.effects import Loopback
 from vhca.vfio_user.server import VfioUserError
-from vhca.wire.packet import RC, SEND, Packet
+from vhca.wire.packet import RC, SEND, Packet, Route
 
 
 def names(folder: Path) -> list[str]:
@@ -124,7 +124,7 @@ def test_a_capture_begins_when_it_is_asked_for(tmp_path: Path) -> None:
 def test_loopback_of_a_card_reaches_the_capture(tmp_path: Path) -> None:
     with Rack(1, tmp_path, RackConfig(logs=False)) as rack:
         board = rack.hcas[0].board
-        packet = Packet(1, 1, RC, SEND, 0x11, 1, b"to myself")
+        packet = Packet(Route(1, 1), RC, SEND, 0x11, 1, b"to myself")
         with rack.fabric.capture(tmp_path / "self.pcapng") as capture:
             rack.loop.call(lambda: board.execute([Loopback(1, packet)]))
             assert capture.packets == 1
@@ -135,7 +135,7 @@ _SMALL_FILES: Final = """
 import logging, resource, sys
 from pathlib import Path
 from vhca.chip.rack import Rack
-from vhca.wire.packet import RC, SEND, Packet
+from vhca.wire.packet import RC, SEND, Packet, Route
 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 resource.setrlimit(resource.RLIMIT_FSIZE, (32768, 32768))
@@ -143,7 +143,7 @@ with Rack(1, Path(sys.argv[1])) as rack:
     rack.fabric.capture(Path(sys.argv[1]) / "c.pcapng")
     port = rack._subnet.ports["h0"]
     for psn in range(200):
-        rack.loop.call(lambda: port.looped(Packet(1, 1, RC, SEND, 0x11, psn, bytes(1024), mtu=1024)))
+        rack.loop.call(lambda: port.looped(Packet(Route(1, 1), RC, SEND, 0x11, psn, bytes(1024), mtu=1024)))
         rack.loop.call(lambda: rack.hcas[0].board.log.info("%s", "x" * 1024))
     assert rack.loop.errors == 0
 """

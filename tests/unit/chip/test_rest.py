@@ -7,7 +7,7 @@ import pytest
 from vhca.chip.card import Card, load_firmware
 from vhca.sim.clock import VirtualClock
 from vhca.sim.loop import Loop
-from vhca.wire.packet import RC, SEND, Packet
+from vhca.wire.packet import RC, SEND, Packet, Route
 
 REST_S = 0.25
 
@@ -22,7 +22,7 @@ def test_a_card_that_rests_has_neither_turns_nor_timers(tmp_path: Path, monkeypa
     monkeypatch.setattr(board, "run_timers", ticks.append)
     rest = [REST_S]
     monkeypatch.setattr(card.server, "rest_s", lambda: rest[0])
-    board.packet_in(1, Packet(1, 2, RC, SEND, 0x77, 0))
+    board.packet_in(1, Packet(Route(1, 2), RC, SEND, 0x77, 0))
     for _ in range(3):
         loop.run_once(0)
     assert (ticks, board.counters().get("rx_drop_port_inactive", 0)) == ([], 0)

@@ -8,7 +8,7 @@ from vhca.chip.board import INBOX_BYTES, INBOX_PIECES, TURN_NS, TURN_PIECES, Boa
 from vhca.hw.effects import Effects, Loopback
 from vhca.hw.events import Event, LinkChange, PacketIn, SqDoorbell
 from vhca.hw.memory import FlatMemory
-from vhca.wire.packet import Packet
+from vhca.wire.packet import Packet, Route
 
 
 class Clock:
@@ -79,7 +79,7 @@ class Stage:
 
 
 def packet(size: int = 0) -> Packet:
-    return Packet(dlid=1, slid=2, service=0, op=0, dest_qp=0x99, psn=0, payload=bytes(size))
+    return Packet(route=Route(1, 2), service=0, op=0, dest_qp=0x99, psn=0, payload=bytes(size))
 
 
 def test_a_turn_ends_by_the_clock_and_asks_for_another() -> None:

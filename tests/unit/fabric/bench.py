@@ -7,13 +7,14 @@ from random import Random
 from firmware.mads import packets
 from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
+from tests.packets import changed
 from vhca.fabric.fabric import Fabric
 from vhca.hw.hardware import BoardInfo
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.sim.clock import VirtualClock
 from vhca.wire import mad as madwire
 from vhca.wire.mad import SaMad
-from vhca.wire.packet import SEND, UD, Packet
+from vhca.wire.packet import SEND, UD, Packet, Route
 
 
 class Turns:
@@ -88,10 +89,7 @@ class Card:
         self.port.set_enabled(not self.sma.port(1).disabled)
 
     def data(self, dlid: int, payload: bytes = b"data", **fields: int) -> Packet:
-        packet = Packet(dlid, self.lid, UD, SEND, 0x100, 1, payload, mtu=256, src_qp=0x200)
-        for name, value in fields.items():
-            setattr(packet, name, value)
-        return packet
+        return changed(Packet(Route(dlid, self.lid), UD, SEND, 0x100, 1, payload, mtu=256, src_qp=0x200), **fields)
 
 
 class Bench:
@@ -124,8 +122,7 @@ class Bench:
         """Ask the SA from a card's QP1 and give what comes back."""
         card.inbox.clear()
         packet = card.data(self.fabric.manager.lid, request.to_bytes(), dest_qp=1, src_qp=1, qkey=madwire.QP1_QKEY)
-        for name, value in fields.items():
-            setattr(packet, name, value)
+        packet = changed(packet, **fields)
         card.port.send(packet)
         self.run()
         return [SaMad.from_bytes(p.payload) for p in card.inbox if p.dest_qp == packet.src_qp]

@@ -12,7 +12,7 @@ from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import mad as m
 from vhca.wire import smp as w
 from vhca.wire.mad import Smp
-from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
+from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet, Route
 
 UP_AGAIN = [EVENT_DOWN, EVENT_INITIALIZED, EVENT_CLIENT_REREGISTER, EVENT_ACTIVE]
 
@@ -165,7 +165,7 @@ class PoweredCard(Driver):
             data=info.to_bytes(),
         )
         self.cable.packets.clear()
-        self.board.packet_in(1, Packet(PERMISSIVE_LID, 1, UD, SEND, 0, 3, request.to_bytes(), mtu=256, vl=15))
+        self.board.packet_in(1, Packet(Route(PERMISSIVE_LID, 1, vl=15), UD, SEND, 0, 3, request.to_bytes(), mtu=256))
         self.run_deferred()
         (answer,) = self.cable.packets
         return w.PortInfo.from_bytes(Smp.from_bytes(answer.payload).data)

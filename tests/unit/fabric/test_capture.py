@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.packets import divert
 from tests.unit.fabric.bench import Bench
 from vhca.fabric import Action, Direction, Fault
 from vhca.fabric.capture import INBOUND, LINKTYPE_ERF, LINKTYPE_INFINIBAND, OUTBOUND, Capture, Frames
@@ -30,6 +31,7 @@ from vhca.wire.packet import (
     WRITE,
     Grh,
     Packet,
+    Route,
 )
 
 TSHARK = ready_tshark(Cache())
@@ -40,19 +42,21 @@ needs_tshark = pytest.mark.skipif(
 GID_A = bytes.fromhex("fe800000000000000000000000000001")
 GID_B = bytes.fromhex("fe800000000000000000000000000002")
 SAMPLES = [
-    Packet(2, 1, RC, SEND, 0x11, 1, b"hello", ack_req=True),
-    Packet(2, 1, RC, SEND, 0x11, 2, b"x" * 600, 3, mtu=256, immediate=0xDEAD),
-    Packet(2, 1, RC, WRITE, 0x11, 5, b"y" * 512, 2, mtu=256, va=0x1122334455667788, rkey=0x99, dma_length=512),
-    Packet(2, 1, RC, WRITE, 0x11, 7, b"z" * 3, immediate=7, va=0x1000, rkey=5, dma_length=3, grh=Grh(GID_A, GID_B)),
-    Packet(2, 1, RC, READ_REQUEST, 0x11, 8, va=0x2000, rkey=6, dma_length=700),
-    Packet(1, 2, RC, READ_RESPONSE, 0x12, 8, b"r" * 700, 3, mtu=256, syndrome=0x1F, msn=4),
-    Packet(1, 2, RC, ACKNOWLEDGE, 0x12, 12, syndrome=0x60, msn=5),
-    Packet(2, 1, RC, COMPARE_SWAP, 0x11, 13, va=0x3000, rkey=7, swap_add=8, compare=9),
-    Packet(2, 1, RC, FETCH_ADD, 0x11, 14, va=0x3000, rkey=7, swap_add=1),
-    Packet(1, 2, RC, ATOMIC_ACKNOWLEDGE, 0x12, 13, syndrome=0x1F, msn=6, original=10),
-    Packet(2, 1, UC, WRITE, 0x21, 1, b"u" * 4096, mtu=4096, va=1, rkey=2, dma_length=4096),
-    Packet(2, 1, UD, SEND, 0x31, 1, b"datagram", qkey=0x1234, src_qp=0x32, grh=Grh(GID_A, GID_B, 1, 2, 3)),
-    Packet(2, 1, UD, SEND, 0x31, 1, b"datagram", qkey=0x1234, src_qp=0x32, immediate=3),
+    Packet(Route(2, 1), RC, SEND, 0x11, 1, b"hello", ack_req=True),
+    Packet(Route(2, 1), RC, SEND, 0x11, 2, b"x" * 600, 3, mtu=256, immediate=0xDEAD),
+    Packet(Route(2, 1), RC, WRITE, 0x11, 5, b"y" * 512, 2, mtu=256, va=0x1122334455667788, rkey=0x99, dma_length=512),
+    Packet(
+        Route(2, 1, grh=Grh(GID_A, GID_B)), RC, WRITE, 0x11, 7, b"z" * 3, immediate=7, va=0x1000, rkey=5, dma_length=3
+    ),
+    Packet(Route(2, 1), RC, READ_REQUEST, 0x11, 8, va=0x2000, rkey=6, dma_length=700),
+    Packet(Route(1, 2), RC, READ_RESPONSE, 0x12, 8, b"r" * 700, 3, mtu=256, syndrome=0x1F, msn=4),
+    Packet(Route(1, 2), RC, ACKNOWLEDGE, 0x12, 12, syndrome=0x60, msn=5),
+    Packet(Route(2, 1), RC, COMPARE_SWAP, 0x11, 13, va=0x3000, rkey=7, swap_add=8, compare=9),
+    Packet(Route(2, 1), RC, FETCH_ADD, 0x11, 14, va=0x3000, rkey=7, swap_add=1),
+    Packet(Route(1, 2), RC, ATOMIC_ACKNOWLEDGE, 0x12, 13, syndrome=0x1F, msn=6, original=10),
+    Packet(Route(2, 1), UC, WRITE, 0x21, 1, b"u" * 4096, mtu=4096, va=1, rkey=2, dma_length=4096),
+    Packet(Route(2, 1, grh=Grh(GID_A, GID_B, 1, 2, 3)), UD, SEND, 0x31, 1, b"datagram", qkey=0x1234, src_qp=0x32),
+    Packet(Route(2, 1), UD, SEND, 0x31, 1, b"datagram", qkey=0x1234, src_qp=0x32, immediate=3),
 ]
 
 
@@ -136,7 +140,7 @@ def test_a_full_disk_ends_the_capture_alone(caplog: pytest.LogCaptureFixture) ->
 def test_packets_that_no_wire_carries_take_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     capture = Capture(tmp_path / "c.pcapng", lambda: 0)
     for number in range(100):
-        capture.record(capture.interface("h0"), Packet(1 << 20, 1, RC, SEND, number, 1, b"x"), INBOUND)
+        capture.record(capture.interface("h0"), Packet(Route(1 << 20, 1), RC, SEND, number, 1, b"x"), INBOUND)
     capture.close()
     assert capture.unencodable == 100
     assert len(caplog.records) == 1
@@ -145,8 +149,8 @@ def test_packets_that_no_wire_carries_take_one_line(tmp_path: Path, caplog: pyte
 def test_bare_link_type(tmp_path: Path) -> None:
     capture = Capture(tmp_path / "bare.pcapng", lambda: 0, LINKTYPE_INFINIBAND)
     capture.record(capture.interface("hca0"), SAMPLES[0], OUTBOUND)
-    capture.record(0, Packet(2, 1, UD, WRITE, 0x11, 1), OUTBOUND)
-    capture.record(0, Packet(2, 1, RC, SEND, 0x11, 1 << 40), OUTBOUND)
+    capture.record(0, Packet(Route(2, 1), UD, WRITE, 0x11, 1), OUTBOUND)
+    capture.record(0, Packet(Route(2, 1), RC, SEND, 0x11, 1 << 40), OUTBOUND)
     assert (capture.packets, capture.unencodable) == (1, 2)
     capture.close()
     (_, interface), (_, frame) = blocks(capture.path.read_bytes())[1:]
@@ -168,7 +172,7 @@ def test_tshark_reads_every_header(sample_capture: Path) -> None:
     names = [*lrh_bth, "infiniband.bth.padcnt", *reth, *aeth, *deth, *grh, *crcs, "frame.interface_name"]
     rows = fields(sample_capture, *names)
     assert numbers(rows, *lrh_bth, "infiniband.bth.padcnt") == [
-        (p.slid, p.dlid, ib.opcode_of(p).code, p.dest_qp, p.psn, -len(p.payload) & 3) for p in parts
+        (p.route.slid, p.route.dlid, ib.opcode_of(p).code, p.dest_qp, p.psn, -len(p.payload) & 3) for p in parts
     ]
     assert numbers(rows, *crcs) == [
         (int.from_bytes(raw[-6:-2], "big"), int.from_bytes(raw[-2:], "big")) for raw in map(ib.encode, parts)
@@ -200,13 +204,16 @@ def test_bursts_are_recorded_in_turns_and_the_cables_are_full_until_then(
         return written[-1]
 
     monkeypatch.setattr(Capture, "write", watched)
-    burst = Packet(b.lid, a.lid, RC, WRITE, 0x40, 1, bytes(256 * 1024), 1024, mtu=256, dma_length=256 * 1024)
+    burst = Packet(Route(b.lid, a.lid), RC, WRITE, 0x40, 1, bytes(256 * 1024), 1024, mtu=256, dma_length=256 * 1024)
     assert not a.port.full
     before = capture.packets
     a.port.send(burst)
     assert (capture.packets - before, written) == (1024, [])
     assert a.port.full
-    data, management = Packet(a.lid, b.lid, RC, SEND, 0x40, 1), Packet(a.lid, b.lid, UD, SEND, 0, 1, bytes(256), vl=15)
+    data, management = (
+        Packet(Route(a.lid, b.lid), RC, SEND, 0x40, 1),
+        Packet(Route(a.lid, b.lid, vl=15), UD, SEND, 0, 1, bytes(256)),
+    )
     assert [a.port.blocked(packet) for packet in (data, management)] == [True, False]
     bench.run()
     assert (capture.packets - before, sum(written)) == (1024, 1024)
@@ -228,12 +235,12 @@ def test_a_packet_is_recorded_as_it_was(tmp_path: Path) -> None:
     bench.run()
     a, b = bench.cards
     capture = bench.fabric.capture(tmp_path / "c.pcapng", ["hca0"])
-    packet = Packet(b.lid, a.lid, RC, SEND, 0x40, 1, b"data")
+    packet = Packet(Route(b.lid, a.lid), RC, SEND, 0x40, 1, b"data")
     sent = ib.encode(packet)
     at_ns = bench.clock.now_ns()
     a.port.send(packet)
     # Whoever is next on the way owns it.
-    packet.vl = 3
+    divert(packet, vl=3)
     bench.clock.advance(1_000_000)
     bench.fabric.stop_capture(capture)
     frame = blocks(capture.path.read_bytes())[-1][1]
@@ -253,7 +260,7 @@ def test_tshark_reads_a_subnet_coming_up(tmp_path: Path) -> None:
     bench.run()
     a, b = bench.cards
     a.port.send(a.data(b.lid, b"ping"))
-    late.port.send(Packet(a.lid, late.lid, RC, SEND, 0x40, 2, b"x" * 1000, 4, mtu=256))
+    late.port.send(Packet(Route(a.lid, late.lid), RC, SEND, 0x40, 2, b"x" * 1000, 4, mtu=256))
     bench.run()
     capture.flush()
     assert blocks(path.read_bytes())
@@ -275,7 +282,7 @@ def test_scapy_agrees_on_base_and_ack_headers() -> None:
     for packet in SAMPLES:
         for part in ib.split(packet):
             raw = ib.encode(part)
-            offset = 8 if part.grh is None else 48
+            offset = 8 if part.route.grh is None else 48
             bth = roce.BTH(raw[offset:-2])
             assert (bth.opcode, bth.dqpn, bth.psn, bth.pkey, bth.padcount, bth.ackreq) == (
                 ib.opcode_of(part).code,
@@ -285,10 +292,10 @@ def test_scapy_agrees_on_base_and_ack_headers() -> None:
                 -len(part.payload) & 3,
                 part.ack_req,
             )
-            if part.grh is not None:
+            if part.route.grh is not None:
                 grh = roce.GRH(raw[8:48])
                 assert (grh.ipver, grh.nexthdr, grh.paylen) == (6, 0x1B, len(raw) - 50)
-                assert grh.sgid.to_bytes(16, "big") == part.grh.sgid
+                assert grh.sgid.to_bytes(16, "big") == part.route.grh.sgid
             if part.op == ACKNOWLEDGE:
                 assert (bth[roce.AETH].syndrome, bth[roce.AETH].msn) == (part.syndrome, part.msn)
 
@@ -394,9 +401,9 @@ def test_what_a_card_sends_to_itself_has_an_interface(tmp_path: Path) -> None:
     (a,) = bench.cards
     capture = bench.fabric.capture(tmp_path / "self.pcapng")
     both = bench.fabric.capture(tmp_path / "both.pcapng", both_ends=True)
-    burst = Packet(a.lid, a.lid, RC, WRITE, 0x11, 5, b"y" * 512, 2, mtu=256, va=1, rkey=2, dma_length=512)
+    burst = Packet(Route(a.lid, a.lid), RC, WRITE, 0x11, 5, b"y" * 512, 2, mtu=256, va=1, rkey=2, dma_length=512)
     a.port.looped(burst)
-    a.port.looped(Packet(0xC001, a.lid, UD, SEND, 0xFFFFFF, 9, b"to a group"))
+    a.port.looped(Packet(Route(0xC001, a.lid), UD, SEND, 0xFFFFFF, 9, b"to a group"))
     bench.fabric.close()
     a.port.looped(burst)
     rows = [(name, way, packet.psn) for name, way, packet in recorded(capture.path)]

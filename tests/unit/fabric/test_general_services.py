@@ -11,7 +11,7 @@ from vhca.wire import mad as m
 from vhca.wire import perf
 from vhca.wire import smp as w
 from vhca.wire.mad import PerfMad
-from vhca.wire.packet import SEND, UD, Packet
+from vhca.wire.packet import SEND, UD, Packet, Route
 
 
 def question(
@@ -39,7 +39,7 @@ class MonitorBench(Bench):
         card.port.send(card.data(self.fabric.manager.lid, mad, **fields))
         self.run()
         for packet in card.inbox:
-            assert (packet.dest_qp, packet.src_qp, packet.slid) == (0x77, 1, self.fabric.manager.lid)
+            assert (packet.dest_qp, packet.src_qp, packet.route.slid) == (0x77, 1, self.fabric.manager.lid)
         return [PerfMad.from_bytes(packet.payload) for packet in card.inbox]
 
     def counters(self, card: Card, method: int = 1, **fields: int) -> perf.PortCounters:
@@ -181,14 +181,14 @@ class BareCard(Driver):
 
     def management(self, mad: bytes, qp: int = 0, **fields: int) -> list[bytes]:
         self.cable.packets.clear()
-        packet = Packet(0xFFFF if not qp else 5, 1, UD, SEND, qp, 3, mad, mtu=256, vl=0 if qp else 15, src_qp=qp)
+        packet = Packet(Route(0xFFFF if not qp else 5, 1, vl=0 if qp else 15), UD, SEND, qp, 3, mad, mtu=256, src_qp=qp)
         packet.qkey = m.QP1_QKEY if qp else 0
         for name, value in fields.items():
             setattr(packet, name, value)
         self.board.packet_in(1, packet)
         self.run_deferred()
         for answer in self.cable.packets:
-            assert (answer.dlid, answer.slid, answer.dest_qp) == (1, 5, qp)
+            assert (answer.route.dlid, answer.route.slid, answer.dest_qp) == (1, 5, qp)
         return [answer.payload for answer in self.cable.packets]
 
 

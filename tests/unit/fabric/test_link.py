@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.packets import divert
 from tests.unit.fabric.bench import Bench, Turns
 from vhca.fabric.counters import CableDrop
 from vhca.fabric.faults import Action, Fault, FaultInjector
 from vhca.fabric.link import DELAYED_BYTES, DELAYED_PACKETS, FULL_BYTES, FULL_PACKETS, PACKETS_PER_TURN, Link
-from vhca.wire.packet import RC, READ_REQUEST, SEND, UD, WRITE, Packet
+from vhca.wire.packet import RC, READ_REQUEST, SEND, UD, WRITE, Packet, Route
 
 
 class End:
@@ -45,10 +46,10 @@ class LinkBench:
 
 
 def packet(psn: int, payload: bytes = b"data") -> Packet:
-    return Packet(1, 2, RC, SEND, 3, psn, payload)
+    return Packet(Route(1, 2), RC, SEND, 3, psn, payload)
 
 
-BURST = Packet(1, 2, RC, WRITE, 3, 0, bytes(1000), 4, mtu=256)
+BURST = Packet(Route(1, 2), RC, WRITE, 3, 0, bytes(1000), 4, mtu=256)
 
 
 def test_order_and_no_reentrance() -> None:
@@ -155,7 +156,7 @@ def test_a_cable_that_delays_packets_is_full_of_them(size: int, most: int) -> No
     end.send(replace(packet(most), payload=bytes(size), mtu=4096))
     assert end.full
     # Management has no credits: it is lost.
-    end.send(replace(packet(0), vl=15))
+    end.send(divert(packet(0), vl=15))
     assert (len(bench.later), bench.link.dropped[CableDrop.VL15]) == (most + 1, 1)
     assert not bench.link.b.full
     for _, over in bench.later:
@@ -225,7 +226,7 @@ def test_a_cable_tells_its_sender_when_it_is_full_by_bytes_and_by_packets() -> N
         assert bench.link.a.full
         assert not bench.link.b.full
         # Management has no credits: it is lost, and counted, where data would wait.
-        bench.link.a.send(replace(packet(0), vl=15))
+        bench.link.a.send(divert(packet(0), vl=15))
         assert bench.link.dropped[CableDrop.VL15] == 1
         bench.b.full = False
         bench.turns.run()
@@ -252,10 +253,10 @@ def test_one_turn_hands_over_a_bounded_number() -> None:
 
 
 def test_rules_name_what_they_mean() -> None:
-    write = Packet(2, 1, RC, WRITE, 0x11, 5, b"y" * 1024, 4, mtu=256, va=1, rkey=2, dma_length=1024)
-    read = Packet(2, 1, RC, READ_REQUEST, 0x11, 9, va=1, rkey=2, dma_length=4)
-    datagram = Packet(2, 1, UD, SEND, 0x30, 1, b"ipoib", src_qp=0x31)
-    question = Packet(2, 1, UD, SEND, 1, 1, bytes(256), src_qp=1)
+    write = Packet(Route(2, 1), RC, WRITE, 0x11, 5, b"y" * 1024, 4, mtu=256, va=1, rkey=2, dma_length=1024)
+    read = Packet(Route(2, 1), RC, READ_REQUEST, 0x11, 9, va=1, rkey=2, dma_length=4)
+    datagram = Packet(Route(2, 1), UD, SEND, 0x30, 1, b"ipoib", src_qp=0x31)
+    question = Packet(Route(2, 1), UD, SEND, 1, 1, bytes(256), src_qp=1)
 
     def left(fault: Fault) -> list[int]:
         injector = FaultInjector()

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.packets import divert
 from tests.unit.fabric.bench import Bench, Card
 from vhca.fabric.multicast import IPOIB_BROADCAST
 from vhca.layout import Layout
@@ -344,13 +345,20 @@ def test_answers_go_back_by_the_route_of_the_question() -> None:
     bench = SaBench()
     a = bench.cards[0]
     packet = a.data(bench.fabric.manager.lid, query(m.METHOD_GET, m.ATTR_CLASS_PORT_INFO).to_bytes(), dest_qp=1)
-    packet.qkey, packet.src_qp, packet.sl, packet.grh = m.QP1_QKEY, 0x77, 4, Grh(a.gid, bytes(16), 1, 2, 3)
+    packet.qkey, packet.src_qp = m.QP1_QKEY, 0x77
+    divert(packet, sl=4, grh=Grh(a.gid, bytes(16), 1, 2, 3))
     a.port.send(packet)
     bench.run()
     reply = a.inbox[-1]
-    assert (reply.dest_qp, reply.src_qp, reply.sl, reply.qkey, reply.dlid) == (0x77, 1, 4, m.QP1_QKEY, a.lid)
-    assert reply.grh is not None
-    assert (reply.grh.dgid, reply.grh.sgid) == (a.gid, bytes(16))
+    assert (reply.dest_qp, reply.src_qp, reply.route.sl, reply.qkey, reply.route.dlid) == (
+        0x77,
+        1,
+        4,
+        m.QP1_QKEY,
+        a.lid,
+    )
+    assert reply.route.grh is not None
+    assert (reply.route.grh.dgid, reply.route.grh.sgid) == (a.gid, bytes(16))
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,11 +1,11 @@
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware.mads import packets as madpackets
+from tests.packets import packet_of
 from tests.unit.fabric.bench import Bench, Turns
 from tests.unit.mads.smps import port_info
 from tests.unit.mads.smps import smp as smp_request
@@ -17,7 +17,7 @@ from vhca.fabric.switch import Switch
 from vhca.wire import mad as madwire
 from vhca.wire import smp
 from vhca.wire.mad import Smp
-from vhca.wire.packet import RC, SEND, UD, WRITE, Packet
+from vhca.wire.packet import RC, SEND, UD, WRITE, Packet, Route
 
 
 class Plug:
@@ -81,15 +81,16 @@ class SwitchBench:
 
 
 def data(dlid: int, **fields: int | bytes) -> Packet:
-    return replace(Packet(dlid, 11, RC, SEND, 5, 6, b"hello", mtu=256), **fields)  # type: ignore[arg-type]
+    base: dict[str, int | bytes] = {"slid": 11, "service": RC, "op": SEND, "dest_qp": 5, "psn": 6, "payload": b"hello"}
+    return packet_of(dlid=dlid, **{**base, **fields})
 
 
 def test_unicast_goes_by_the_table_and_is_counted() -> None:
     bench = SwitchBench()
-    burst = Packet(12, 11, RC, WRITE, 5, 6, bytes(600), 3, mtu=256, sl=6)
+    burst = Packet(Route(12, 11, sl=6), RC, WRITE, 5, 6, bytes(600), 3, mtu=256)
     assert bench.send(1, burst) == [2]
     arrived = bench.plugs[1].inbox[0]
-    assert (arrived.count, arrived.vl) == (3, 2)
+    assert (arrived.count, arrived.route.vl) == (3, 2)
     words = (600 + 16 + 3 * 24) // 4
     one, two = bench.switch.ports[1].counters, bench.switch.ports[2].counters
     assert (one.rcv_pkts, one.rcv_data, two.xmit_pkts, two.xmit_data) == (3, words, 3, words)
@@ -106,8 +107,8 @@ def test_unicast_goes_by_the_table_and_is_counted() -> None:
         ("bad_crc", data(12, good=False)),
         ("no_group", data(0xC001)),
         ("bad_smp", data(12, vl=15)),
-        ("bad_smp", Packet(12, 11, UD, SEND, 0, 6, bytes(256), vl=15)),
-        ("bad_smp", Packet(12, 11, UD, SEND, 0, 6, b"\1" * 255, vl=15)),
+        ("bad_smp", Packet(Route(12, 11, vl=15), UD, SEND, 0, 6, bytes(256))),
+        ("bad_smp", Packet(Route(12, 11, vl=15), UD, SEND, 0, 6, b"\1" * 255)),
     ],
 )
 def test_drops_have_names(reason: str, packet: Packet) -> None:
@@ -131,13 +132,13 @@ def test_port_state_gates_data() -> None:
 def test_mtu_and_vl_mapping_drop() -> None:
     bench = SwitchBench()
     bench.switch.ports[2].set_mtu(2)
-    assert bench.send(1, Packet(12, 11, RC, SEND, 5, 6, bytes(513), mtu=1024)) == []
-    assert bench.send(1, Packet(12, 11, RC, SEND, 5, 6, bytes(512), mtu=1024)) == [2]
+    assert bench.send(1, Packet(Route(12, 11), RC, SEND, 5, 6, bytes(513), mtu=1024)) == []
+    assert bench.send(1, Packet(Route(12, 11), RC, SEND, 5, 6, bytes(512), mtu=1024)) == [2]
     answer = bench.smp(1, madwire.METHOD_SET, smp.SL_TO_VL, 1 << 8 | 2, b"\x1f" * 8)
     assert answer.data[:8] == b"\x1f" * 8
     assert bench.send(1, data(12, sl=1)) == []
     assert bench.send(1, data(12, sl=0)) == [2]
-    assert bench.plugs[1].inbox[-1].vl == 1
+    assert bench.plugs[1].inbox[-1].route.vl == 1
     assert bench.switch.dropped() == {Drop.MTU: 1, Drop.SL_TO_VL: 1}
 
 
@@ -313,7 +314,7 @@ def test_lid_routed_smps_reach_agent_manager_and_others() -> None:
     bench.switch.ports[0].info.lid = 1
     bench.switch.lft[1] = 0
     assert bench.send(1, madpackets.smp_packet(smp_request(1, smp.NODE_INFO), 1, 11)) == [1]
-    assert bench.plugs[0].inbox[-1].dlid == 11
+    assert bench.plugs[0].inbox[-1].route.dlid == 11
     assert bench.send(1, madpackets.smp_packet(smp_request(1, smp.NODE_INFO), 13, 11)) == [3]
     bench.send(1, madpackets.smp_packet(smp_request(0x81, smp.NODE_INFO), 1, 11))
     bench.send(1, madpackets.smp_packet(smp_request(madwire.METHOD_TRAP, 2), 1, 11))
@@ -372,6 +373,6 @@ def test_what_leaves_by_a_full_cable_waits_where_it_arrived(dlid: int) -> None:
     assert bench.send_nothing_but(bench.plugs[3].link.a, data(11)) == [1]
     bench.plugs[1].full = False
     bench.turns.run()
-    assert [item.dlid for item in bench.plugs[1].inbox] == [12, dlid]
-    assert [item.dlid for item in bench.plugs[3].inbox] == [14]
+    assert [item.route.dlid for item in bench.plugs[1].inbox] == [12, dlid]
+    assert [item.route.dlid for item in bench.plugs[3].inbox] == [14]
     assert not bench.switch.dropped()

@@ -22,7 +22,7 @@ from tests.support.driver import PAGE, CommandFailed
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.wqe import DataSegment, RaddrSegment, WqeOpcode
-from vhca.wire.packet import Packet
+from vhca.wire.packet import Packet, Route
 
 MGID = bytes.fromhex("ff12401bffff000000000000ffffffff")
 
@@ -298,7 +298,7 @@ def test_packets_that_wait_are_charged_and_dropped_when_there_is_no_memory() -> 
     _, _, b = pair(world=World(1 << 20))
     hca = b.card.hca
     before = hca.budget.used
-    packet = Packet(1, 2, 0, 1, b.qpn, 0, bytes(3 * 256), 3, mtu=256)
+    packet = Packet(Route(1, 2), 0, 1, b.qpn, 0, bytes(3 * 256), 3, mtu=256)
     first = backlog.first_part(hca, b.qp, packet, 300)
     assert (first.count, hca.budget.used - before) == (1, 2 * 256 + 512)
     hca.budget.limit = hca.budget.used + 3 * 256 + 511

@@ -12,7 +12,7 @@ from vhca.wire.connectx import cmd, registers
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.registers import RegisterId
 from vhca.wire.mad import METHOD_GET, METHOD_SET, PerfMad
-from vhca.wire.packet import SEND, UD, Packet
+from vhca.wire.packet import SEND, UD, Packet, Route
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_next_machine_finds_a_card_as_from_the_shop(pair: tuple[Machine, Mac
 def test_counters_begin_at_nothing_with_the_next_machine(pair: tuple[Machine, Machine]) -> None:
     machine, other = pair
     for _ in range(1000):
-        machine.port.receive(Packet(machine.lid, other.lid, UD, SEND, 0x100, 1, b"data", mtu=256))
+        machine.port.receive(Packet(Route(machine.lid, other.lid), UD, SEND, 0x100, 1, b"data", mtu=256))
     machine.bench.run()
     assert counters(machine).rcv_pkts > 1000
     machine.lose_power()
@@ -117,7 +117,7 @@ def test_a_hosts_own_lid_lets_it_send_for_nobody(pair: tuple[Machine, Machine]) 
     attacker, victim = pair
     stolen, mine = victim.lid, attacker.lid
     attacker.set_port_info(lid=stolen)
-    attacker.port.send(Packet(1, attacker.lid, UD, SEND, 1, 1, bytes(256), mtu=256, qkey=m.QP1_QKEY, src_qp=1))
+    attacker.port.send(Packet(Route(1, attacker.lid), UD, SEND, 1, 1, bytes(256), mtu=256, qkey=m.QP1_QKEY, src_qp=1))
     attacker.bench.run()
     assert attacker.port.switch_port.dropped[Drop.BAD_SLID] == 1
     assert victim.bench.fabric.active()

@@ -15,6 +15,7 @@ from firmware.mads.port import (
 )
 from firmware.mads.sma import Sma
 from firmware.model.counters import SmpCount, SmpCountOf
+from tests.packets import divert
 from tests.unit.mads.smps import BOARD, port_info, smp
 from vhca.counting import shown
 from vhca.layout import Layout
@@ -321,7 +322,13 @@ def test_directed_route_reply_has_its_return_path() -> None:
     assert (answer.status, answer.hop_pointer, answer.return_path[1]) == (0x8000, 1, 1)
     request = packets.smp_packet(smp(METHOD_GET, w.NODE_INFO, directed=True), 0xFFFF, 0xFFFF)
     packet = packets.reply_packet(request, reply, 5)
-    assert (packet.dlid, packet.slid, packet.vl, packet.dest_qp, packet.src_qp) == (0xFFFF, 0xFFFF, 15, 0, 0)
+    assert (packet.route.dlid, packet.route.slid, packet.route.vl, packet.dest_qp, packet.src_qp) == (
+        0xFFFF,
+        0xFFFF,
+        15,
+        0,
+        0,
+    )
     assert decode(encode(packet)) == packet
 
 
@@ -342,11 +349,18 @@ def test_directed_route_that_the_host_walked_or_that_goes_on() -> None:
 def test_lid_routed_and_qp1_replies_swap_addresses() -> None:
     mad = smp(METHOD_GET, w.NODE_INFO)
     packet = packets.reply_packet(packets.smp_packet(mad, 5, 1, 9), mad, 5)
-    assert (packet.dlid, packet.slid) == (1, 5)
+    assert (packet.route.dlid, packet.route.slid) == (1, 5)
     request = packets.smp_packet(mad, 5, 1, 9)
-    request.dest_qp, request.src_qp, request.pkey, request.sl = 1, 0x44, 0x8001, 2
+    divert(request, sl=2)
+    request.dest_qp, request.src_qp, request.pkey = 1, 0x44, 0x8001
     packet = packets.reply_packet(request, mad, 5)
-    assert (packet.dest_qp, packet.src_qp, packet.qkey, packet.pkey, packet.sl) == (0x44, 1, 0x80010000, 0x8001, 2)
+    assert (packet.dest_qp, packet.src_qp, packet.qkey, packet.pkey, packet.route.sl) == (
+        0x44,
+        1,
+        0x80010000,
+        0x8001,
+        2,
+    )
 
 
 def test_who_owns_what() -> None:
@@ -374,7 +388,7 @@ def test_host_changes_give_traps_once_there_is_a_manager() -> None:
     assert notice.details[2:4].hex() == "0005"
     assert notice.details[6:10].hex() == "02000048"
     packet = packets.trap_packet(card.port(1), trap)
-    assert (packet.dlid, packet.slid) == (1, 5)
+    assert (packet.route.dlid, packet.route.slid) == (1, 5)
     assert list(card.set_node_description(b"renamed")) == [1]
     assert card.set_node_description(b"renamed") == {}
     assert card.set_capability_mask(1, 0x02000048) is None

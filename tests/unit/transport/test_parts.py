@@ -13,7 +13,7 @@ from firmware.transport.retry import RNR_DELAY_NS
 from firmware.transport.wqe import WqeError, parse
 from tests.scenario.world import TestPort
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
-from vhca.wire.packet import Packet
+from vhca.wire.packet import Packet, Route
 
 
 @given(st.integers(0, 1 << 30), st.integers(-(1 << 23), (1 << 23) - 1))
@@ -49,7 +49,7 @@ def test_packet_count(length: int, count: int) -> None:
     ],
 )
 def test_well_formed(size: int, count: int, start: bool, end: bool, good: bool) -> None:
-    packet = Packet(1, 2, 0, 1, 3, 0, bytes(size), count, start, end, 1024)
+    packet = Packet(Route(1, 2), 0, 1, 3, 0, bytes(size), count, start, end, 1024)
     assert well_formed(packet, 1024) is good
 
 
@@ -57,7 +57,7 @@ def test_well_formed(size: int, count: int, start: bool, end: bool, good: bool) 
     ("count", "end", "good"), [(1, True, True), (1, False, True), (2, True, False), (2, False, False)]
 )
 def test_packets_of_a_burst_have_the_mtu_of_the_path(count: int, end: bool, good: bool) -> None:
-    packet = Packet(1, 2, 0, 1, 3, 0, bytes(1024 * count), count, True, end, 512)
+    packet = Packet(Route(1, 2), 0, 1, 3, 0, bytes(1024 * count), count, True, end, 512)
     assert well_formed(packet, 1024) is good
 
 

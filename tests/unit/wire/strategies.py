@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from vhca.wire.ib import MTUS_BYTES, mtu_for
 from vhca.wire.opcodes import AETH, ATOMIC_ACK_ETH, ATOMIC_ETH, DETH, OPCODES, RETH, XRCETH, Opcode
-from vhca.wire.packet import Grh, Packet
+from vhca.wire.packet import Grh, Packet, Route
 
 u16 = st.integers(0, 0xFFFF)
 u24 = st.integers(0, 0xFFFFFF)
@@ -27,8 +27,9 @@ def packets(draw: st.DrawFn, row: Opcode | None = None) -> Packet:
     row = row or draw(st.sampled_from(ROWS))
     payload = draw(st.binary(max_size=70)) if row.payload else b""
     packet = Packet(
-        dlid=draw(u16),
-        slid=draw(u16),
+        route=Route(
+            draw(u16), draw(u16), sl=draw(st.integers(0, 15)), vl=draw(st.integers(0, 15)), grh=draw(st.none() | grhs)
+        ),
         service=row.service,
         op=row.op,
         dest_qp=draw(u24),
@@ -37,9 +38,6 @@ def packets(draw: st.DrawFn, row: Opcode | None = None) -> Packet:
         start=row.start,
         end=row.end,
         mtu=mtu_for(len(payload)),
-        sl=draw(st.integers(0, 15)),
-        vl=draw(st.integers(0, 15)),
-        grh=draw(st.none() | grhs),
         pkey=draw(u16),
         solicited=draw(st.booleans()),
         ack_req=draw(st.booleans()),

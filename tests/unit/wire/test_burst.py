@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.packets import changed
 from tests.unit.wire.strategies import bursts
 from vhca.wire.burst import decode_burst, encode_burst, join
 from vhca.wire.ib import MalformedPacket, decode, encode, split
-from vhca.wire.packet import RC, SEND, WRITE, Packet
+from vhca.wire.packet import RC, SEND, WRITE, Packet, Route
 
 
 @given(bursts())
@@ -38,7 +39,7 @@ def test_any_bytes_are_a_burst_or_malformed(raw: bytes) -> None:
 
 def parts() -> list[Packet]:
     """Three packets of a message."""
-    return [decode(encode(part)) for part in split(Packet(1, 2, RC, WRITE, 3, 0xFFFFFE, bytes(600), 3, mtu=256))]
+    return [decode(encode(part)) for part in split(Packet(Route(1, 2), RC, WRITE, 3, 0xFFFFFE, bytes(600), 3, mtu=256))]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def parts() -> list[Packet]:
 def test_packets_that_do_not_belong_together_are_no_burst(number: int, change: dict[str, object]) -> None:
     packets = parts()
     assert join(packets).count == 3
-    packets[number] = replace(packets[number], **change)  # type: ignore[arg-type]
+    packets[number] = changed(packets[number], **change)
     with pytest.raises(MalformedPacket, match=f"packet {max(number, 1) if 'end' not in change else number}"):
         join(packets)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.wire.strategies import bursts, packets
 from vhca.wire import ib
 from vhca.wire.ib import MalformedPacket, cut, decode, encode, split
-from vhca.wire.packet import ACKNOWLEDGE, RC, READ_RESPONSE, SEND, UC, UD, WRITE, XRC, Grh, Packet
+from vhca.wire.packet import ACKNOWLEDGE, RC, READ_RESPONSE, SEND, UC, UD, WRITE, XRC, Grh, Packet, Route
 
 
 @given(packets())
@@ -37,15 +37,12 @@ def test_flipped_bits_are_noticed_or_malformed(packet: Packet, data: st.DataObje
 def test_headers_where_the_book_puts_them() -> None:
     raw = encode(
         Packet(
-            dlid=0x1234,
-            slid=0x5678,
+            route=Route(0x1234, 0x5678, sl=3, vl=2),
             service=UD,
             op=SEND,
             dest_qp=1,
             psn=7,
             payload=b"abc",
-            sl=3,
-            vl=2,
             pkey=0x8001,
             solicited=True,
             qkey=0x80010000,
@@ -59,7 +56,7 @@ def test_headers_where_the_book_puts_them() -> None:
 
 
 def test_grh_lengths() -> None:
-    raw = encode(Packet(1, 2, RC, ACKNOWLEDGE, 3, 4, grh=Grh(bytes(15) + b"\1", bytes(15) + b"\2", 1, 2, 3)))
+    raw = encode(Packet(Route(1, 2, grh=Grh(bytes(15) + b"\1", bytes(15) + b"\2", 1, 2, 3)), RC, ACKNOWLEDGE, 3, 4))
     assert raw[1] & 3 == 3
     assert int.from_bytes(raw[2 + 2 : 6], "big") == (len(raw) - 2) // 4
     assert raw[8:16].hex() == "6010000200141b03"
@@ -70,8 +67,8 @@ def broken(raw: bytes, offset: int, value: int) -> bytes:
 
 
 def test_malformed_headers_are_named() -> None:
-    raw = encode(Packet(1, 2, RC, ACKNOWLEDGE, 3, 4))
-    routed = encode(Packet(1, 2, RC, ACKNOWLEDGE, 3, 4, grh=Grh(bytes(16), bytes(16))))
+    raw = encode(Packet(Route(1, 2), RC, ACKNOWLEDGE, 3, 4))
+    routed = encode(Packet(Route(1, 2, grh=Grh(bytes(16), bytes(16))), RC, ACKNOWLEDGE, 3, 4))
     cases = {
         "shorter": raw[:20],
         "link version": broken(raw, 0, 1),
@@ -80,7 +77,7 @@ def test_malformed_headers_are_named() -> None:
         "reserved": broken(raw, 8, 0x1F),
         "transport version": broken(raw, 9, 0x41),
         "cut short": broken(raw, 9, 0x70),
-        "payload": broken(encode(Packet(1, 2, RC, SEND, 3, 4, b"x" * 8)), 8, 0x11),
+        "payload": broken(encode(Packet(Route(1, 2), RC, SEND, 3, 4, b"x" * 8)), 8, 0x11),
         "GRH version": broken(routed, 8, 0x40),
         "GRH next header": broken(routed, 14, 6),
         "GRH.PayLen": broken(routed, 13, 6),
@@ -92,7 +89,7 @@ def test_malformed_headers_are_named() -> None:
 
 
 def test_encode_refuses_what_no_wire_carries() -> None:
-    good = Packet(1, 2, RC, SEND, 3, 4, b"x")
+    good = Packet(Route(1, 2), RC, SEND, 3, 4, b"x")
     for bad, text in (
         (replace(good, count=2), "burst"),
         (replace(good, payload=bytes(4097)), "cannot carry"),
@@ -120,7 +117,19 @@ def test_split_keeps_data_psns_and_size(burst: Packet) -> None:
 
 def test_split_names_of_a_write() -> None:
     burst = Packet(
-        1, 2, RC, WRITE, 3, 0xFFFFFE, bytes(600), 3, mtu=256, va=9, rkey=8, dma_length=600, immediate=5, ack_req=True
+        Route(1, 2),
+        RC,
+        WRITE,
+        3,
+        0xFFFFFE,
+        bytes(600),
+        3,
+        mtu=256,
+        va=9,
+        rkey=8,
+        dma_length=600,
+        immediate=5,
+        ack_req=True,
     )
     names = [(ib.opcode_of(p).name, p.ack_req, p.va, p.psn) for p in split(burst)]
     assert names == [
@@ -131,7 +140,7 @@ def test_split_names_of_a_write() -> None:
 
 
 def test_read_response_has_aeth_first_and_last() -> None:
-    burst = Packet(1, 2, RC, READ_RESPONSE, 3, 4, bytes(1024), 4, mtu=256, syndrome=0x1F, msn=6)
+    burst = Packet(Route(1, 2), RC, READ_RESPONSE, 3, 4, bytes(1024), 4, mtu=256, syndrome=0x1F, msn=6)
     assert [(p.syndrome, p.msn) for p in split(burst)] == [(0x1F, 6), (0, 0), (0, 0), (0x1F, 6)]
 
 
@@ -156,7 +165,7 @@ def test_services_without_burst_forms() -> None:
     assert ib.mtu_for(4096) == 4096
     with pytest.raises(ValueError, match="any MTU"):
         ib.mtu_for(4097)
-    assert split(Packet(1, 2, UC, SEND, 3, 4))[0].count == 1
-    assert ib.wire_size_bytes(Packet(1, 2, XRC, SEND, 3, 4, bytes(768), 3, mtu=256)) == 3 * 30 + 768
-    assert ib.wire_size_bytes(Packet(1, 2, UD, WRITE, 3, 4)) == 26
-    assert ib.transport_size_bytes(Packet(1, 2, UD, SEND, 3, 4, b"x")) == 28
+    assert split(Packet(Route(1, 2), UC, SEND, 3, 4))[0].count == 1
+    assert ib.wire_size_bytes(Packet(Route(1, 2), XRC, SEND, 3, 4, bytes(768), 3, mtu=256)) == 3 * 30 + 768
+    assert ib.wire_size_bytes(Packet(Route(1, 2), UD, WRITE, 3, 4)) == 26
+    assert ib.transport_size_bytes(Packet(Route(1, 2), UD, SEND, 3, 4, b"x")) == 28
