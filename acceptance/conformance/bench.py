@@ -23,6 +23,7 @@ from vhca import DEFAULT_KERNEL
 from vhca.lab import (
     GUEST_SUITE,
     Cache,
+    CardConfig,
     CommandTimeout,
     Guest,
     GuestConfig,
@@ -31,7 +32,6 @@ from vhca.lab import (
     LabError,
     Process,
     Progress,
-    RackConfig,
     guest_root,
 )
 from vhca.lab.packages import PackageStore, unpack
@@ -196,7 +196,7 @@ class Bench:
                 memory_mib=_MEMORY_MIB,
                 kernel_arguments=_HCA_ARGUMENTS if self.device == HCA else _KERNEL_ARGUMENTS,
             ),
-            rack=RackConfig(firmware=self.config.firmware),
+            card=CardConfig(firmware=self.config.firmware),
             log_dir=log_dir,
             progress=self._progress,
             cache=self._cache,
@@ -367,7 +367,7 @@ class PassthroughBench(Bench):
                 autoload=False,
                 kernel_arguments=f"intel_iommu=on {_HCA_ARGUMENTS}",
             ),
-            rack=RackConfig(firmware=self.config.firmware),
+            card=CardConfig(firmware=self.config.firmware),
             log_dir=log_dir.with_name(f"passthrough-{self._starts}") if log_dir is not None else None,
             extra_modules=("vfio_iommu_type1",),
             progress=self._progress,

@@ -176,7 +176,7 @@ def _read_paos(hca: Hca, data: bytes) -> bytes:
 def _read_pmtu(hca: Hca, data: bytes) -> bytes:
     out = registers.PmtuReg.from_bytes(data.ljust(registers.PmtuReg.SIZE, b"\0"))
     port = find_port(hca, out.local_port)
-    out.max_mtu = 4096
+    out.max_mtu = hca.info.mtu
     out.admin_mtu = out.oper_mtu = port.mtu
     return out.to_bytes()
 

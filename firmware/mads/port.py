@@ -7,6 +7,7 @@ along the edges of the link state machine (7.2 of volume 1): Down, Initialize, A
 from dataclasses import dataclass
 from typing import Final
 
+from vhca.hw.hardware import MTU_BYTES
 from vhca.management.mkey import MKeyGuard
 from vhca.wire import smp
 from vhca.wire.connectx.eqe import PortChangeSubtype
@@ -46,10 +47,14 @@ class PortEvent:
 
 
 class ManagedPort:
-    """One port of the card as management sees it; `info` is its PortInfo, `guids[0]` its port GUID."""
+    """One port of the card as management sees it; `info` is its PortInfo, `guids[0]` its port GUID.
 
-    def __init__(self, number: int, guid: int) -> None:
+    `mtu`: the largest that it can have, in bytes.
+    """
+
+    def __init__(self, number: int, guid: int, mtu: int = MTU_BYTES) -> None:
         self.number = number
+        self._mtu_cap = smp.mtu_code(mtu)
         self.cable_up = False
         self.forget(guid)
 
@@ -82,11 +87,11 @@ class ManagedPort:
             link_down_default_state=smp.PHYS_POLLING,
             link_speed_active=smp.SPEED_QDR,
             link_speed_enabled=7,
-            neighbor_mtu=smp.MTU_4096,
+            neighbor_mtu=self._mtu_cap,
             vl_cap=smp.VL_CAP_4,
             vl_arbitration_high_cap=2 * DATA_VLS,
             vl_arbitration_low_cap=2 * DATA_VLS,
-            mtu_cap=smp.MTU_4096,
+            mtu_cap=self._mtu_cap,
             operational_vls=smp.VL_CAP_4,
             guid_cap=GUID_CAP,
             subnet_timeout=18,

@@ -1,5 +1,7 @@
 """The capability store: what this card can do, and what the driver chose of it.
 
+A card can be made to have less than this firmware offers (`BoardInfo.capabilities`), in the general group.
+
 Groups are those of QUERY_HCA_CAP (`op_mod >> 1`). A group that the general capabilities do not announce reads as
 zeros. SET_HCA_CAP may only choose what the maximum allows; fields that the card does not let the driver change keep
 their value.
@@ -10,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from firmware.model.profiles import ATOMIC_CAPS, CAPS_MIN
-from vhca.hw.hardware import BoardInfo
+from vhca.hw.hardware import BoardInfo, UnfitBoard
 from vhca.layout import Layout
 from vhca.wire.connectx.caps import CapType, CmdHcaCap
 from vhca.wire.connectx.caps_groups import (
@@ -72,6 +74,9 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 
+# Bits, of which a card may have some; all others are flags or amounts, of which it may have less.
+BIT_SETS: Final = frozenset({"general_obj_types", "stat_rate_support", "uctx_cap"})
+
 # The second general group.
 GENERAL_2: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -108,10 +113,10 @@ SETTABLE = ("pkey_table_size", "log_max_qp", "cmdif_checksum", "uar_4k", "log_ua
 class Capabilities:
     """Maximum and current values of every group."""
 
-    def __init__(self, info: BoardInfo, changes: dict[str, int] | None = None) -> None:
-        self._general_max = CmdHcaCap()
-        for name, value in {**GENERAL, **(changes or {})}.items():
-            setattr(self._general_max, name, value)
+    def __init__(self, info: BoardInfo) -> None:
+        for name, value in info.capabilities.items():
+            _check_less(name, value)
+        self._general_max = CmdHcaCap(**{**GENERAL, **info.capabilities})
         self._atomic_max = AtomicCaps()
         for name, value in ATOMIC_CAPS.items() if self._general_max.atomic else ():
             setattr(self._atomic_max, name, value)
@@ -119,6 +124,11 @@ class Capabilities:
         self.general_2 = CmdHcaCap2(**GENERAL_2) if self._general_max.hca_cap_2 else CmdHcaCap2()
         self.device_memory = _device_memory(info) if self._general_max.device_memory else DeviceMemCap()
         self.restore()
+
+    @property
+    def general_max(self) -> CmdHcaCap:
+        """What the card has; :attr:`general` is what the driver chose of it."""
+        return self._general_max
 
     def restore(self) -> None:
         """Current values as after power-up."""
@@ -179,6 +189,15 @@ class Capabilities:
         for name in SETTABLE:
             setattr(self.general, name, getattr(wanted, name))
         return ""
+
+
+def _check_less(name: str, value: int) -> None:
+    """Can a card have so much of a capability of the general group?"""
+    most = GENERAL.get(name)
+    if most is None:
+        raise UnfitBoard(f"capability {name}: the program has none of that name")
+    if not 0 <= value <= most or (name in BIT_SETS and value & ~most):
+        raise UnfitBoard(f"capability {name}: {value:#x} is more than the program has, {most:#x}")
 
 
 def _device_memory(info: BoardInfo) -> DeviceMemCap:

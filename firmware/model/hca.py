@@ -90,6 +90,7 @@ class Hca:
     def clear(self) -> None:
         """Forget every object and timer (power-up, reset, ENABLE_HCA)."""
         info = self.info
+        most = self.capabilities.general_max
         self._bury()
         self.timers = TimerHeap()
         self.turns = Turns()
@@ -97,19 +98,20 @@ class Hca:
         self.loopback.clear()
         budget = self.budget
         budget.clear()
-        self.pds: Table[Pd] = Table("pd", 1, 1 << 18, budget)
+        self.pds: Table[Pd] = Table("pd", 1, 1 << most.log_max_pd, budget)
         self.uars: Table[Uar] = Table("uar", info.first_free_uar, info.uar_pages - info.first_free_uar, budget)
-        self.xrcds: Table[Xrcd] = Table("xrcd", 1, 1 << 16, budget)
+        self.xrcds: Table[Xrcd] = Table("xrcd", 1, 1 << most.log_max_xrcd, budget)
         self.transport_domains: Table[TransportDomain] = Table("transport_domain", 1, 1 << 13, budget)
         self.uctxs: Table[Uctx] = Table("uctx", 1, 0xFFFE, budget)
         self.umems: Table[Umem] = Table("umem", 1, 1 << 16, budget)
         self.memics: Table[Memic] = Table("memic", 1, 1 << 12, budget)
         self.q_counters: Table[QCounter] = Table("q_counter", 1, 255, budget)
-        self.eqs: Table[Eq] = Table("eq", 1, 127, budget)
-        self.cqs: Table[Cq] = Table("cq", 0x10, 1 << 18, budget)
-        self.mkeys: Table[Mkey] = Table("mkey", 0x10, 1 << 20, budget)
-        self.srqs: Table[Srq] = Table("srq", 1, 1 << 17, budget)
-        self.qps: Table[Qp] = Table("qp", 0x40, 1 << 18, budget)
+        self.eqs: Table[Eq] = Table("eq", 1, (1 << most.log_max_eq) - 1, budget)
+        self.cqs: Table[Cq] = Table("cq", 0x10, 1 << most.log_max_cq, budget)
+        self.mkeys: Table[Mkey] = Table("mkey", 0x10, 1 << most.log_max_mkey, budget)
+        # XRC's shared receive queues and basic ones (RMPs) are numbered together.
+        self.srqs: Table[Srq] = Table("srq", 1, (1 << most.log_max_srq) + (1 << most.log_max_rmp), budget)
+        self.qps: Table[Qp] = Table("qp", 0x40, 1 << most.log_max_qp, budget)
         self.reserved_qpns: Table[ReservedQpns] = Table(
             "reserved_qpns",
             RESERVED_QPN_FIRST >> LOG_RESERVED_QPNS,

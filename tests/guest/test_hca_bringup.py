@@ -7,10 +7,19 @@ import re
 import pytest
 
 from tests.guest.cards import PORT, assert_no_complaint, moved, sysfs
-from vhca.lab import Guest, Lab, RackConfig
-from vhca.lab.perftest import wait_port_active
+from vhca.lab import CardConfig, Guest, Lab, RackConfig
+from vhca.lab.perftest import perftest, run_exchange, wait_port_active
 
 KEY = 0xC0FFEE
+OLDER = CardConfig(
+    description="an older card",
+    device_id=0x1013,
+    board_id="VHCA_OLDER",
+    fw_version=(12, 28, 2006),
+    mtu=2048,
+    capabilities={"dct": 0, "log_max_qp": 12},
+)
+TWO_KINDS = pytest.mark.vhca(guest_cards=[[CardConfig()], [OLDER]], rack=RackConfig(mkey=KEY))
 
 
 @pytest.fixture(autouse=True)
@@ -74,11 +83,28 @@ def test_agents_answer_nobody_without_their_key(guest: Guest, lab: Lab) -> None:
     assert f"{lab.hcas[1].node_guid:#018x}" in guest.run(["saquery", "-N"], check=True).stdout
 
 
-@pytest.mark.vhca(rack=RackConfig(mkey=KEY))
+@TWO_KINDS
+def test_two_guests_have_different_cards(guest_pair: tuple[Guest, Guest], lab: Lab) -> None:
+    usual, older = [guest.run(["ibv_devinfo", "-v"], check=True).stdout for guest in guest_pair]
+    told = ("vendor_part_id", "board_id", "fw_ver", "max_mtu", "active_mtu", "max_qp")
+    assert [_field(usual, name) for name in told[:1] + told[3:]] == ["4123", "4096 (5)", "4096 (5)", str(1 << 18)]
+    assert [_field(older, name) for name in told] == [
+        "4115",
+        "VHCA_OLDER",
+        "12.28.2006",
+        "2048 (4)",
+        "2048 (4)",
+        str(1 << 12),
+    ]
+    ends = run_exchange(*guest_pair, perftest("ib_write_bw", 65536, 20))
+    assert [end.returncode for end in ends] == [0, 0]
+
+
+@TWO_KINDS
 def test_the_owner_of_the_key_reads_agents(guest_pair: tuple[Guest, Guest], lab: Lab) -> None:
     guest = guest_pair[0]
     lid = str(lab.fabric.lid(lab.hcas[1].name))
-    assert lab.hcas[1].name in guest.run(["smpquery", "-y", hex(KEY), "nodedesc", lid], check=True).stdout
+    assert "an older card" in guest.run(["smpquery", "-y", hex(KEY), "nodedesc", lid], check=True).stdout
     found = guest.run(["ibnetdiscover", "-y", hex(KEY)], check=True).stdout
     for hca in lab.hcas:
         assert f"H-{hca.node_guid:016x}" in found

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.soak.distant import DistantRack, Figures
-from vhca.lab import Guest, GuestConfig, Lab, aligned
+from vhca.lab import CardConfig, Guest, GuestConfig, Lab, aligned
 from vhca.lab.perftest import pingpong, run_exchange, wait_port_active
 
 SMALL: Final = GuestConfig(memory_mib=512)
@@ -194,8 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     racks: list[DistantRack] = []
 
-    def rack(cards: int, folder: Path) -> DistantRack:
-        racks.append(DistantRack(cards, folder))
+    def rack(cards: Sequence[CardConfig], folder: Path) -> DistantRack:
+        racks.append(DistantRack(len(cards), folder))
         return racks[-1]
 
     with Lab(guests=options.guests, rack_factory=rack, log_dir=options.logs, guest=SMALL) as lab:

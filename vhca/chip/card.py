@@ -12,6 +12,7 @@ from typing import Final
 
 from vhca.chip.board import Board, Cable
 from vhca.chip.counters import BoardCount
+from vhca.chip.rack_config import CardConfig
 from vhca.hw.hardware import BoardInfo, FirmwareImage
 from vhca.hw.memory import DmaError
 from vhca.pci import (
@@ -31,7 +32,6 @@ from vhca.vfio_user.server import Server
 log = logging.getLogger(__name__)
 
 VENDOR_ID: Final = 0x15B3
-DEVICE_ID: Final = 0x101B
 CLASS_INFINIBAND: Final = 0x020700
 BAR0_BYTES: Final = 32 << 20
 MSIX_VECTORS: Final = 64
@@ -65,17 +65,38 @@ def memory_limit_for(guest_bytes: int) -> int:
     return min(max(guest_bytes // GUEST_SHARE, LEAST_MEMORY_BYTES), MOST_MEMORY_BYTES)
 
 
+def board_info(name: str, config: CardConfig) -> BoardInfo:
+    """What is burnt into the card of this name."""
+    guid = config.node_guid if config.node_guid is not None else node_guid(name)
+    return BoardInfo(
+        node_guid=guid,
+        system_image_guid=guid,
+        port_guids=(config.port_guid if config.port_guid is not None else guid + 1,),
+        node_description=config.description if config.description is not None else name,
+        board_id=config.board_id,
+        device_id=config.device_id,
+        fw_version=config.fw_version,
+        msix_vectors=MSIX_VECTORS,
+        uar_pages=DEVICE_MEMORY_START >> 12,
+        device_memory_start=DEVICE_MEMORY_START,
+        device_memory_bytes=DEVICE_MEMORY_BYTES,
+        first_free_uar=FIRST_UAR,
+        mtu=config.mtu,
+        capabilities=config.capabilities,
+    )
+
+
 def load_firmware(name: str) -> FirmwareImage:
     """The firmware image `name`: a package whose module `boot` has `power_up`."""
     image: FirmwareImage = importlib.import_module(f"{name}.boot")
     return image
 
 
-def pci_config() -> ConfigSpace:
+def pci_config(device_id: int) -> ConfigSpace:
     """The configuration space of a one-port InfiniBand card."""
     header = Type0Header(
         vendor_id=VENDOR_ID,
-        device_id=DEVICE_ID,
+        device_id=device_id,
         subsystem_vendor_id=VENDOR_ID,
         subsystem_id=0x0001,
         class_code=CLASS_INFINIBAND,
@@ -164,41 +185,32 @@ class Card:
     """One card of a rack. All methods belong to the loop's thread unless they say otherwise.
 
     :ivar name: the card's name, unique in its rack.
+    :ivar config: what it is like.
     :ivar socket_path: where QEMU's `vfio-user-pci` connects.
 
-    `memory_limit`: bytes of this process that the objects of the card's guest may take; by default in proportion to
-    the memory of its machine (:func:`memory_limit_for`).
+    `image` is the program to boot, middleware around it. What its guest's objects may take of this process is by
+    default in proportion to the memory of the guest's machine (:func:`memory_limit_for`).
+
+    :raises vhca.hw.hardware.UnfitBoard: the program has not what `config` wants of it.
     """
 
     def __init__(
         self,
         name: str,
+        config: CardConfig,
         socket_path: Path,
         loop: Loop,
         image: FirmwareImage,
         on_power: Callable[[bool], None],
-        memory_limit: int | None = None,
     ) -> None:
         self.name = name
-        self._memory_limit = memory_limit
+        self.config = config
         self.socket_path = socket_path
         self._on_power = on_power
         self._powered = False
-        guid = node_guid(name)
-        self.info = BoardInfo(
-            node_guid=guid,
-            system_image_guid=guid,
-            port_guids=(guid + 1,),
-            node_description=name,
-            device_id=DEVICE_ID,
-            msix_vectors=MSIX_VECTORS,
-            uar_pages=DEVICE_MEMORY_START >> 12,
-            device_memory_start=DEVICE_MEMORY_START,
-            device_memory_bytes=DEVICE_MEMORY_BYTES,
-            first_free_uar=FIRST_UAR,
-        )
-        self.config = pci_config()
-        self.server = Server(socket_path, _LateDevice(self.config))
+        self.info = board_info(name, config)
+        self._space = pci_config(config.device_id)
+        self.server = Server(socket_path, _LateDevice(self._space))
         self._gate = DmaGate(self.server.dma)
         self.board = Board(
             name,
@@ -210,7 +222,7 @@ class Card:
             self._later,
             self._limit_memory,
         )
-        self.function = CardFunction(self.config, self.board, self._config_written, self._reset)
+        self.function = CardFunction(self._space, self.board, self._config_written, self._reset)
         self.server.device = self.function
         self._loop = loop
         loop.add_timer_source(self)
@@ -265,8 +277,8 @@ class Card:
         return self._loop.call(lambda: list(self.board.ring)[-lines:])
 
     def _limit_memory(self) -> int:
-        if self._memory_limit is not None:
-            return self._memory_limit
+        if self.config.memory is not None:
+            return self.config.memory
         return memory_limit_for(self.server.dma.mapped_bytes)
 
     def _counters(self) -> dict[str, int]:
@@ -278,12 +290,12 @@ class Card:
         return merged
 
     def _config_written(self) -> None:
-        self._gate.set_open(self.config.bus_master)
+        self._gate.set_open(self._space.bus_master)
         if not self._powered:
             self._set_power(True)
 
     def _reset(self, reason: ResetReason) -> None:
-        self._gate.set_open(self.config.bus_master)
+        self._gate.set_open(self._space.bus_master)
         self.server.irqs.clear_pending()
         self.board.reset(reason)
         if reason == "lost_connection":

@@ -3,7 +3,8 @@
 A board boots an image; an image that wraps another one is middleware: what it returns has the shape of
 :class:`vhca.hw.hardware.Firmware`, and what it hands to the program inside has the shape of
 :class:`vhca.hw.hardware.Hardware`. :class:`ProgramTap` and :class:`MemoryTap` pass everything on; derive from them what
-looks at it or changes it, and make the image with :func:`tapped`. `RackConfig(middleware=...)` says for which cards.
+looks at it or changes it, and make the image with :func:`tapped`. `CardConfig(middleware=...)` puts it
+into a card.
 """
 
 from collections.abc import Callable, Mapping

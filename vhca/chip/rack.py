@@ -8,7 +8,7 @@ import contextlib
 import logging
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -18,10 +18,10 @@ from vhca.chip.card import Card, CardFunction, load_firmware
 from vhca.chip.control import SOCKET_NAME, ControlSocket
 from vhca.chip.live_fabric import LiveFabric
 from vhca.chip.orders import Orders, refusal
-from vhca.chip.rack_config import RackConfig
+from vhca.chip.rack_config import CardConfig, RackConfig
 from vhca.fabric.capture import Capture
 from vhca.fabric.fabric import Fabric
-from vhca.hw.hardware import FirmwareImage
+from vhca.hw.hardware import UnfitBoard
 from vhca.private_files import PrivateLog
 from vhca.sim.clock import RealClock
 from vhca.sim.loop import Loop, LoopEnded
@@ -60,25 +60,29 @@ def card_of(frame: FrameType) -> str | None:
 
 
 class Rack:
-    """`hcas` cards named h0, h1 ..., each with a socket `<name>.sock` and a log `<name>.log` in `directory`.
+    """Cards named h0, h1 ..., each with a socket `<name>.sock` and a log `<name>.log` in `directory`.
 
     Beside them is the control socket `rack.sock`, at which a running rack takes orders of the same user.
 
-    :class:`vhca.chip.rack_config.RackConfig` says what cards and fabric are like.
+    `cards` describes each of them (:class:`vhca.chip.rack_config.CardConfig`), or says how many there are of the usual
+    kind; :class:`vhca.chip.rack_config.RackConfig` is about all of them and the fabric.
 
     :ivar hcas: the cards.
     :ivar fabric: the switch, its links, the subnet manager, for any thread.
     :ivar watchdog: notices when the loop hangs.
+
+    :raises RackError: there cannot be such a rack.
     """
 
-    def __init__(self, hcas: int, directory: Path, config: RackConfig | None = None) -> None:
-        if hcas > MAX_CARDS:
-            raise RackError(f"{hcas} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
+    def __init__(self, cards: int | Sequence[CardConfig], directory: Path, config: RackConfig | None = None) -> None:
+        wanted = [CardConfig()] * cards if isinstance(cards, int) else list(cards)
+        if len(wanted) > MAX_CARDS:
+            raise RackError(f"{len(wanted)} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
         self.config = config if config is not None else RackConfig()
         self.directory = Path(directory)
         self.loop = Loop(RealClock())
         self._subnet = Fabric(
-            self.loop.call_soon, self.loop.clock, num_ports=max(LEAST_PORTS, hcas), mkey=self.config.mkey
+            self.loop.call_soon, self.loop.clock, num_ports=max(LEAST_PORTS, len(wanted)), mkey=self.config.mkey
         )
         self.fabric = LiveFabric(self.loop, self._subnet)
         self.loop.add_timer_source(self._subnet)
@@ -88,24 +92,28 @@ class Rack:
         orders = Orders(self.fabric, self.directory)
         self._control = ControlSocket(self.directory / SOCKET_NAME, orders.answer, refusal)
         self.watchdog = Watchdog(self.loop, card_of)
-        image = load_firmware(self.config.firmware)
-        wrapped = self.config.middleware
         self.hcas: list[Card] = []
-        for index in range(hcas):
-            name = f"h{index}"
-            self.hcas.append(self._build(name, image if wrapped is None else wrapped(name, image)))
+        try:
+            for index, card in enumerate(wanted):
+                self.hcas.append(self._build(f"h{index}", card))
+            self._check_guids()
+        except BaseException:
+            self.loop.close()
+            raise
 
-    def _build(self, name: str, image: FirmwareImage) -> Card:
+    def _build(self, name: str, config: CardConfig) -> Card:
         port = self._subnet.add_port(name)
-        # The link partner notices the power of the card, after what is under way.
-        card = Card(
-            name,
-            self.directory / f"{name}.sock",
-            self.loop,
-            image,
-            lambda on: self.loop.call_soon(lambda: port.set_enabled(on)),
-            memory_limit=self.config.card_memory,
-        )
+        image = load_firmware(config.firmware)
+        if config.middleware is not None:
+            image = config.middleware(name, image)
+        path = self.directory / f"{name}.sock"
+        try:
+            # The link partner notices the power of the card, after what is under way.
+            card = Card(
+                name, config, path, self.loop, image, lambda on: self.loop.call_soon(lambda: port.set_enabled(on))
+            )
+        except UnfitBoard as error:
+            raise RackError(f"{name}: {error}") from error
         port.attach(
             lambda packet: card.board.packet_in(1, packet),
             lambda up: card.board.link_change(1, up),
@@ -115,6 +123,16 @@ class Rack:
         card.board.looped = port.looped
         card.plug(1, port)
         return card
+
+    def _check_guids(self) -> None:
+        """A manager takes two nodes, or two ports, with one GUID for the same."""
+        nodes = {self._subnet.switch.node_guid: "the switch"}
+        ports = dict(nodes)
+        for card in self.hcas:
+            for kind, guid, owners in (("node", card.node_guid, nodes), ("port", card.info.port_guids[0], ports)):
+                if guid in owners:
+                    raise RackError(f"{card.name}: its {kind} GUID {guid:#018x} is that of {owners[guid]}")
+                owners[guid] = card.name
 
     # ---- life (any thread) ----
 

@@ -1,12 +1,70 @@
 """The order form of a rack: what its cards and its fabric are to be like. Knows nothing of how they are made."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from vhca.hw.hardware import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 
 if TYPE_CHECKING:
     from vhca.chip.middleware import Middleware
+
+MTUS: Final = (2048, 4096)
+"""Of a port, in bytes. IPoIB's broadcast group has the smaller one, and all ports of a subnet must be able to join."""
+BOARD_ID_BYTES: Final = 15
+DESCRIPTION_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CardConfig:
+    """What one card of a rack is like. It has one port.
+
+    :ivar firmware: name of the package with its program.
+    :ivar memory: bytes of this process that the objects of its guest may take; None: a quarter of the guest's memory,
+        256 MiB to 2 GiB. See :class:`vhca.chip.card.Card`.
+    :ivar middleware: puts something around its program; see :mod:`vhca.chip.middleware`.
+    :ivar node_guid: EUI-64; None: made of the card's name, so that it is the same in every run.
+    :ivar port_guid: EUI-64 of the port; None: the one behind the node GUID.
+    :ivar description: node description, at most 64 bytes of UTF-8; None: the card's name.
+    :ivar mtu: the largest of its port, in bytes: 2048 or 4096.
+    :ivar device_id: of its PCI function: which card a driver takes it for. It stays what it is.
+    :ivar board_id: parameter-set identifier (PSID), 1 to 15 characters of ASCII.
+    :ivar fw_version: major, minor and subminor version that it tells of its program.
+    :ivar capabilities: what it has less of than its program offers, by the names of
+        :class:`vhca.wire.connectx.caps.CmdHcaCap`: `{"dct": 0, "log_max_qp": 10}`. The program refuses what the card
+        then does not have; fields that only describe it, such as its clock's frequency, it tells as they are given.
+
+    :raises ValueError: no card can be like that.
+    """
+
+    firmware: str = "firmware"
+    memory: int | None = None
+    middleware: "Middleware | None" = None
+    node_guid: int | None = None
+    port_guid: int | None = None
+    description: str | None = None
+    mtu: int = MTU_BYTES
+    device_id: int = DEVICE_ID
+    board_id: str = BOARD_ID
+    fw_version: tuple[int, int, int] = FW_VERSION
+    capabilities: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, guid in (("node_guid", self.node_guid), ("port_guid", self.port_guid)):
+            if guid is not None and not 0 < guid < 1 << 64:
+                raise ValueError(f"{name} {guid:#x}: not an EUI-64")
+        if self.mtu not in MTUS:
+            raise ValueError(f"mtu {self.mtu}: a port has one of {', '.join(map(str, MTUS))} bytes")
+        if not 0 <= self.device_id < 1 << 16:
+            raise ValueError(f"device_id {self.device_id:#x}: it has 16 bits")
+        if not (self.board_id.isascii() and 0 < len(self.board_id) <= BOARD_ID_BYTES):
+            raise ValueError(f"board_id {self.board_id!r}: 1 to {BOARD_ID_BYTES} characters of ASCII")
+        if self.description is not None and len(self.description.encode()) > DESCRIPTION_BYTES:
+            raise ValueError(f"description {self.description!r}: more than {DESCRIPTION_BYTES} bytes")
+        major, minor, subminor = self.fw_version
+        if not (0 <= major < 1 << 8 and 0 <= minor < 1 << 8 and 0 <= subminor < 1 << 16):
+            raise ValueError(f"fw_version {self.fw_version}: 8, 8 and 16 bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +83,14 @@ class CaptureConfig:
 
 @dataclass(frozen=True, slots=True)
 class RackConfig:
-    """What the cards of a rack and its fabric have in common.
+    """What a rack does beside its cards, each of which has a :class:`CardConfig`.
 
-    :ivar firmware: name of the package with the program of the cards.
     :ivar logs: keep a log of each card beside its socket.
     :ivar mkey: one M_Key for all ports, 0 for none; None: a secret one for each, so that tools which send SMPs
         (smpquery, ibnetdiscover) get no answer. See :class:`vhca.fabric.fabric.Fabric`.
-    :ivar card_memory: bytes of this process that the objects of one card's guest may take; None: a quarter of the
-        guest's memory, 256 MiB to 2 GiB. See :class:`vhca.chip.card.Card`.
-    :ivar middleware: puts something around the programs of the cards; see :mod:`vhca.chip.middleware`.
     :ivar capture: what to record.
     """
 
-    firmware: str = "firmware"
     logs: bool = True
     mkey: int | None = None
-    card_memory: int | None = None
-    middleware: "Middleware | None" = None
     capture: CaptureConfig | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vhca import DEFAULT_KERNEL
 
 if TYPE_CHECKING:
-    from vhca.lab import GuestConfig, Lab, Progress, RackConfig
+    from vhca.lab import CardConfig, GuestConfig, Lab, Progress, RackConfig
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
@@ -233,8 +233,16 @@ def add_capture_choice(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def card_config(options: argparse.Namespace) -> CardConfig:
+    """What the options say of each card: `--card-memory`."""
+    from vhca.lab import CardConfig
+
+    mib: int | None = options.card_memory
+    return CardConfig(memory=None if mib is None else mib << 20)
+
+
 def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
-    """What the options say of a rack of so many cards: `--mkey`, `--card-memory` and those that record packets.
+    """What the options say of a rack of so many cards: `--mkey` and those that record packets.
 
     :raises LabError: they do not fit together.
     """
@@ -250,7 +258,7 @@ def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
     capture = None
     if options.capture is not None:
         capture = CaptureConfig(options.capture, ports, options.capture_both_ends)
-    return RackConfig(mkey=options.mkey, card_memory=card_memory_bytes(options), capture=capture)
+    return RackConfig(mkey=options.mkey, capture=capture)
 
 
 def add_kernel_bug_options(parser: argparse.ArgumentParser) -> None:
@@ -292,12 +300,6 @@ def add_card_memory_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def card_memory_bytes(options: argparse.Namespace) -> int | None:
-    """What `--card-memory` says, in bytes; None if it says nothing."""
-    mib: int | None = options.card_memory
-    return None if mib is None else mib << 20
-
-
 def add_kernel_options(group: argparse._ActionsContainer) -> None:
     """Give a command the options that name a kernel."""
     group.add_argument(
@@ -337,6 +339,7 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
         kernel=options.kernel,
         hcas_per_guest=options.hcas,
         guest=guest_config(options),
+        card=card_config(options),
         rack=rack_config(options, options.guests * options.hcas),
         log_dir=options.log_dir,
         modules_dir=options.modules,

@@ -1,14 +1,23 @@
 """The board as the program on it sees it, and the program as the board sees it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from vhca.hw.effects import Effects
 from vhca.hw.events import Event
 from vhca.hw.memory import Memory
 
 TraceSink = Callable[[str, Mapping[str, object]], None]
+
+DEVICE_ID: Final = 0x101B
+BOARD_ID: Final = "MT_0000000223"
+FW_VERSION: Final = (20, 43, 1014)
+MTU_BYTES: Final = 4096
+
+
+class UnfitBoard(Exception):
+    """The program cannot run on a board like this; the text says what it does not have."""
 
 
 @dataclass(slots=True)
@@ -17,18 +26,22 @@ class BoardInfo:
 
     GUIDs are EUI-64 as integers. `uar_pages` counts 4 KiB pages of BAR0; `first_free_uar` is the lowest page that is
     not covered by the init segment or the MSI-X tables. `device_memory_start` is the offset in BAR0, behind the UAR
-    pages, of the first of three windows of `device_memory_bytes` each: bytes, increment, test-and-set.
+    pages, of the first of three windows of `device_memory_bytes` each: bytes, increment, test-and-set. `mtu`: the
+    largest of its ports, in bytes. `capabilities`: what this card is to have less of than its program offers; the
+    program knows the names.
     """
 
     node_guid: int
     system_image_guid: int
     port_guids: tuple[int, ...]
     node_description: str = "vhca"
-    board_id: str = "MT_0000000223"
+    board_id: str = BOARD_ID
     vendor_id: int = 0x0002C9
-    device_id: int = 0x101B
+    device_id: int = DEVICE_ID
     revision: int = 0
-    fw_version: tuple[int, int, int] = (20, 43, 1014)
+    fw_version: tuple[int, int, int] = FW_VERSION
+    mtu: int = MTU_BYTES
+    capabilities: Mapping[str, int] = field(default_factory=dict)
     msix_vectors: int = 64
     uar_pages: int = 7936
     first_free_uar: int = 16
@@ -96,5 +109,8 @@ class FirmwareImage(Protocol):
     """What a firmware package offers under the name `power_up`."""
 
     def power_up(self, hardware: Hardware) -> Firmware:
-        """Boot the program on this board."""
+        """Boot the program on this board.
+
+        :raises UnfitBoard: it wants of the program what that does not have.
+        """
         ...

@@ -5,7 +5,7 @@ between two guests), :mod:`vhca.lab.packages` (Debian packages for a guest) and 
 a kernel stands for); all other modules are the library's own.
 """
 
-from vhca.chip.rack_config import CaptureConfig, RackConfig
+from vhca.chip.rack_config import CaptureConfig, CardConfig, RackConfig
 from vhca.lab.agent_process import Process
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.devices import Hca, RackFactory, RackLike
@@ -32,6 +32,7 @@ __all__ = [
     "GUEST_SUITE",
     "Cache",
     "CaptureConfig",
+    "CardConfig",
     "CommandFailed",
     "CommandTimeout",
     "Completed",

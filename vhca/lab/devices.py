@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from vhca.chip.rack_config import CardConfig
+
 if TYPE_CHECKING:
     from vhca.chip.live_fabric import LiveFabric
 
@@ -56,5 +58,5 @@ class RackLike(Protocol):
         """Wait until the ports of all cards whose host is there are ACTIVE; raise if that takes too long."""
 
 
-#: Called with the number of cards and the folder for sockets and logs.
-RackFactory = Callable[[int, Path], RackLike]
+#: Called with what each card is to be like and the folder for sockets and logs.
+RackFactory = Callable[[Sequence[CardConfig], Path], RackLike]

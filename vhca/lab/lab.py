@@ -13,12 +13,13 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from vhca import DEFAULT_KERNEL
-from vhca.chip.rack_config import RackConfig
+from vhca.chip.rack_config import CardConfig, RackConfig
 from vhca.lab import debug, folders
 from vhca.lab import qemu as machine
 from vhca.lab.agent_process import Sink
@@ -43,6 +44,8 @@ class Lab:
         hcas_per_guest: int = 1,
         *,
         guest: GuestConfig | None = None,
+        card: CardConfig | None = None,
+        guest_cards: Sequence[Sequence[CardConfig]] | None = None,
         rack: RackConfig | None = None,
         spare_hcas: int = 0,
         modules_dir: Path | None = None,
@@ -57,39 +60,46 @@ class Lab:
     ) -> None:
         """Describe a lab; nothing happens before :meth:`start` (or `with`).
 
-        `guest` says what each machine is like, `rack` what cards and fabric are like. `spare_hcas`: cards that
-        are plugged into no guest, behind the others in :attr:`hcas`. `kernel`: a version, a build tree, a folder or
-        archive with a kernel, or a bzImage, whose modules are in `modules_dir`; `extra_modules`: what guests get
-        beside the usual ones. `log_dir`: where logs go; they stay there. They tell what is in guests' memory: the
-        folder is made for its owner alone, and one that somebody else owns or may write to is refused. Without it
-        they go to a temporary folder, removed after a run that did not fail unless `keep_logs`. `live_console`:
-        called with a guest's name; what it returns is called with what the console prints, as it comes. `gdb`: let
-        gdb attach to guest i at port `gdb` + i of the loopback, which any user of the host can reach; 0: at a
-        private socket (:meth:`gdb_address`). `rack_factory`: makes another device side than
+        `guest` says what each machine is like, `card` what each card is like, `rack` what the fabric is like.
+        `guest_cards`: the cards of each guest, for guests whose cards differ; then `hcas_per_guest` is not looked at.
+        `spare_hcas`: cards that are plugged into no guest, behind the others in :attr:`hcas`. `kernel`: a version, a
+        build tree, a folder or archive with a kernel, or a bzImage, whose modules are in `modules_dir`;
+        `extra_modules`: what guests get beside the usual ones. `log_dir`: where logs go; they stay there. They tell
+        what is in guests' memory: the folder is made for its owner alone, and one that somebody else owns or may write
+        to is refused. Without it they go to a temporary folder, removed after a run that did not fail unless
+        `keep_logs`. `live_console`: called with a guest's name; what it returns is called with what the console prints,
+        as it comes. `gdb`: let gdb attach to guest i at port `gdb` + i of the loopback, which any user of the host can
+        reach; 0: at a private socket (:meth:`gdb_address`). `rack_factory`: makes another device side than
         :class:`vhca.chip.rack.Rack`, such as one in another process.
         """
         if guests < 1 or guests > 1000:
             raise LabError(f"{guests} guests: not a number of guests", "give 1 to 1000")
-        if hcas_per_guest < 0 or hcas_per_guest > 16:
-            raise LabError(f"{hcas_per_guest} cards per guest: not possible", "give 0 to 16")
+        usual = card if card is not None else CardConfig()
+        if guest_cards is None:
+            guest_cards = [[usual] * hcas_per_guest] * guests
+        elif len(guest_cards) != guests:
+            raise LabError(f"{guests} guests, and cards for {len(guest_cards)}", "give each guest a list, empty or not")
+        for count in (hcas_per_guest, *map(len, guest_cards)):
+            if count < 0 or count > 16:
+                raise LabError(f"{count} cards per guest: not possible", "give 0 to 16")
         from vhca.chip.rack import MAX_CARDS
 
-        cards = guests * hcas_per_guest + spare_hcas
-        if cards > MAX_CARDS:
+        cards = [config for configs in guest_cards for config in configs] + [usual] * spare_hcas
+        if len(cards) > MAX_CARDS:
             raise LabError(
-                f"{cards} cards: one switch joins them, and it has {MAX_CARDS} ports", "take fewer guests or cards"
+                f"{len(cards)} cards: one switch joins them, and it has {MAX_CARDS} ports", "take fewer guests or cards"
             )
         self.guest_config = (guest if guest is not None else GuestConfig()).checked()
         self.rack_config = rack if rack is not None else RackConfig()
         self.guest_count = guests
         self.kernel_spec = kernel
-        self.hcas_per_guest = hcas_per_guest
         self.guests: list[Guest] = []
         self.rack: RackLike | None = None
         self.prepared: Prepared
         self.accelerator = "tcg"
         self.log_dir = Path()
         self._cards = cards
+        self._cards_of_guest = [len(configs) for configs in guest_cards]
         self._live_console = live_console
         self._gdb = gdb
         self._wanted_log_dir = Path(log_dir) if log_dir is not None else None
@@ -105,7 +115,7 @@ class Lab:
         self._failed = False
         self._teardown = threading.Lock()
 
-    def _own_rack(self, cards: int, directory: Path) -> RackLike:
+    def _own_rack(self, cards: Sequence[CardConfig], directory: Path) -> RackLike:
         from vhca.chip.rack import Rack
 
         return Rack(cards, directory, self.rack_config)
@@ -172,12 +182,12 @@ class Lab:
 
     def _start_guests(self) -> None:
         self._network = Network(self.guest_count)
-        per_guest = self.hcas_per_guest
+        hcas = iter(self.hcas)
         around = Surroundings(self.prepared, self.guest_count, self.log_dir, self.accelerator, self._live_console)
         for index, end in enumerate(self._network.ends):
             address = self.gdb_address(index)
-            hcas = self.hcas[index * per_guest : (index + 1) * per_guest]
-            guest = Guest(index, self.guest_config, around, hcas, address)
+            own = list(islice(hcas, self._cards_of_guest[index]))
+            guest = Guest(index, self.guest_config, around, own, address)
             self.guests.append(guest)
             guest.start(end)
             if address:

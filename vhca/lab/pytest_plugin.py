@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _FIXTURES: Final = {"lab": 1, "guest": 1, "guest_pair": 2}
 _MARKERS: Final = (
-    "vhca(guests, kernel, hcas_per_guest, guest, rack, ..., fresh=False): the lab that the fixtures lab, guest and"
-    " guest_pair give; the arguments are those of vhca.lab.Lab; fresh=True: not shared with other tests",
+    "vhca(guests, kernel, hcas_per_guest, guest, card, rack, ..., fresh=False): the lab that the fixtures lab, guest"
+    " and guest_pair give; the arguments are those of vhca.lab.Lab; fresh=True: not shared with other tests",
     "vhca_allow_kernel_bug(regex, ...): a kernel report whose headline one of these matches does not fail the test",
     "guest: boots guests (set by itself on tests that use those fixtures)",
 )

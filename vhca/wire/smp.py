@@ -226,6 +226,11 @@ def unpack_guids(data: bytes) -> list[int]:
     return [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data) - 7, 8)]
 
 
+def mtu_code(size: int) -> int:
+    """The code of an MTU of 256 to 4096 bytes, a power of two."""
+    return size.bit_length() - 8
+
+
 def mtu_bytes(code: int) -> int:
     """Bytes of an MTU code 1..5."""
     return 128 << code

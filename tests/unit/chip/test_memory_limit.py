@@ -6,7 +6,7 @@ import pytest
 
 from vhca.chip.card import memory_limit_for
 from vhca.chip.rack import Rack
-from vhca.chip.rack_config import RackConfig
+from vhca.chip.rack_config import CardConfig
 from vhca.vfio_user.dma import DmaTable
 from vhca.vfio_user.proto import DmaFlags
 
@@ -39,5 +39,5 @@ def test_the_board_asks_the_card_unless_the_rack_says_how_much(tmp_path: Path) -
     assert card.board.counters()["memory_limit_bytes"] == 256 * MIB
     card.board.reset("flr")
     assert card.board.counters()["memory_limit_bytes"] == 1024 * MIB
-    rack = Rack(1, tmp_path, RackConfig(card_memory=5 * MIB))
+    rack = Rack([CardConfig(memory=5 * MIB)], tmp_path)
     assert rack.hcas[0].board.counters()["memory_limit_bytes"] == 5 * MIB

@@ -12,11 +12,11 @@ from tests.support.driver import PAGE, CommandFailed, Driver, board_info
 from tests.unit.chip.test_commands import Bench
 from vhca.chip.middleware import MemoryTap, ProgramTap, tapped
 from vhca.chip.rack import Rack
-from vhca.chip.rack_config import RackConfig
+from vhca.chip.rack_config import CardConfig
 from vhca.chip.recorder import Recording
 from vhca.hw.effects import CommandDone, Effects, HealthSet
 from vhca.hw.events import CommandPosted, Event
-from vhca.hw.hardware import Firmware, TraceSink
+from vhca.hw.hardware import Firmware, FirmwareImage, TraceSink
 from vhca.hw.memory import DmaError, FlatMemory, Memory
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
@@ -167,7 +167,12 @@ def test_a_program_that_fails_is_booted_again_inside_its_tap() -> None:
 
 
 def test_a_rack_says_which_cards_are_wrapped(tmp_path: Path) -> None:
-    rack = Rack(
-        2, tmp_path, RackConfig(middleware=lambda name, image: tapped(image, ProgramTap) if name == "h1" else image)
-    )
+    names: list[str] = []
+
+    def tap(name: str, image: FirmwareImage) -> FirmwareImage:
+        names.append(name)
+        return tapped(image, ProgramTap)
+
+    rack = Rack([CardConfig(), CardConfig(middleware=tap)], tmp_path)
     assert [type(card.board.firmware).__name__ for card in rack.hcas] == ["Kernel", "ProgramTap"]
+    assert names == ["h1"]

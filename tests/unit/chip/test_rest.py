@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from vhca.chip.card import Card, load_firmware
+from vhca.chip.rack_config import CardConfig
 from vhca.sim.clock import VirtualClock
 from vhca.sim.loop import Loop
 from vhca.wire.packet import RC, SEND, Packet, Route
@@ -15,7 +16,7 @@ REST_S = 0.25
 def test_a_card_that_rests_has_neither_turns_nor_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock(1_000_000_000)
     loop = Loop(clock)
-    card = Card("h0", tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None)
+    card = Card("h0", CardConfig(), tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None)
     board = card.board
     monkeypatch.setattr(board, "next_deadline", lambda: clock.now_ns() - 1)
     ticks: list[int] = []

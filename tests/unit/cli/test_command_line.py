@@ -16,7 +16,7 @@ import pytest
 from vhca.cli import status
 from vhca.cli.main import main, parser, split_at_dashes
 from vhca.cli.options import capture_file, existing_folder, rack_config, seconds, whole
-from vhca.lab import CaptureConfig, GuestConfig, LabError
+from vhca.lab import CaptureConfig, CardConfig, GuestConfig, LabError
 
 COMMANDS = ["demo", "run", "shell", "serve", "fabric", "fault", "capture", "guest", "doctor", "fetch"]
 
@@ -193,11 +193,12 @@ def test_options_reach_the_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr("vhca.lab.Lab", lambda **arguments: got.update(arguments))
     words = ["--guests", "2", "--hcas", "3", "--memory", "700", "--cpus", "4", "--kernel", "bz", "--no-autoload"]
     words += ["--share", str(tmp_path), "--modules", str(tmp_path), "--keep-logs", "--log-dir", str(tmp_path / "logs")]
-    make_lab(parser().parse_args(["run", *words, "--boot-timeout", "9"]), Progress(quiet=True))
+    make_lab(parser().parse_args(["run", *words, "--boot-timeout", "9", "--card-memory", "512M"]), Progress(quiet=True))
     assert (got["guests"], got["hcas_per_guest"], got["kernel"], got["modules_dir"]) == (2, 3, "bz", tmp_path)
     assert got["guest"] == GuestConfig(
         memory_mib=700, cpus=4, autoload=False, share=tmp_path, boot_timeout_s=9.0, qemu_arguments=[]
     )
+    assert got["card"] == CardConfig(memory=512 << 20)
     assert (got["keep_logs"], got["log_dir"]) == (True, tmp_path / "logs")
 
 

@@ -41,9 +41,9 @@ class Turns:
 class Card:
     """An HCA reduced to its SMA; everything else that arrives is kept in `inbox`."""
 
-    def __init__(self, fabric: Fabric, name: str, guid: int, now_ns: Callable[[], int]) -> None:
+    def __init__(self, fabric: Fabric, name: str, guid: int, now_ns: Callable[[], int], mtu: int = 4096) -> None:
         self.now_ns = now_ns
-        self.sma = Sma(BoardInfo(guid, guid, (guid,), node_description=name))
+        self.sma = Sma(BoardInfo(guid, guid, (guid,), node_description=name, mtu=mtu))
         self.port = fabric.add_port(name)
         self.events: list[PortEvent] = []
         self.inbox: list[Packet] = []
@@ -101,9 +101,9 @@ class Bench:
         self.fabric = Fabric(self.turns.call_soon, self.clock, num_ports=num_ports, mkey=mkey, random=Random(1))
         self.cards = [self.add_card() for _ in range(cards)] if cards else []
 
-    def add_card(self) -> Card:
+    def add_card(self, mtu: int = 4096) -> Card:
         number = len(self.fabric.ports)
-        return Card(self.fabric, f"hca{number}", 0x1000 + number, self.clock.now_ns)
+        return Card(self.fabric, f"hca{number}", 0x1000 + number, self.clock.now_ns, mtu)
 
     def run(self) -> None:
         self.turns.run()

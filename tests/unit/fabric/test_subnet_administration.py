@@ -97,6 +97,18 @@ def test_class_port_info() -> None:
     assert info.capability_mask2 & sa.CAP2_SEND_ONLY_FULL_MEMBER
 
 
+def test_a_path_has_the_smaller_mtu_of_its_ends() -> None:
+    bench = SaBench()
+    a = bench.cards[0]
+    small = bench.add_card(mtu=2048)
+    bench.run()
+    assert (small.state, small.sma.port(1).mtu_bytes) == (smp.PORT_ACTIVE, 2048)
+    answer = bench.one(
+        query(m.METHOD_GET, sa.PATH_RECORD, PathRecord(slid=a.lid, dlid=small.lid), sa.PATH_SLID | sa.PATH_DLID)
+    )
+    assert PathRecord.from_bytes(answer.data).mtu == smp.MTU_2048
+
+
 def test_path_record_as_hosts_ask_for_it() -> None:
     bench = SaBench()
     a, b, _ = bench.cards

@@ -7,9 +7,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vhca.chip.rack import Rack
+from vhca.chip.rack_config import CardConfig
 from vhca.lab import folders
 from vhca.lab import lab as bench
 from vhca.lab.cache import Cache, Progress
@@ -80,8 +83,8 @@ def broken_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_that_ends_is_explained_and_everything_is_taken_down(tmp_path: Path) -> None:
     racks: list[FakeRack] = []
 
-    def factory(count: int, folder: Path) -> FakeRack:
-        racks.append(FakeRack(count, folder))
+    def factory(cards: Sequence[CardConfig], folder: Path) -> FakeRack:
+        racks.append(FakeRack(len(cards), folder))
         return racks[0]
 
     lab = Lab(
@@ -104,6 +107,40 @@ def test_a_machine_that_ends_is_explained_and_everything_is_taken_down(tmp_path:
     assert words.count("vfio-user-pci") == 2
     assert str(lab.hcas[2].socket_path) in words
     lab.stop()  # again is no error
+
+
+@pytest.mark.usefixtures("broken_machine")
+def test_each_guest_gets_the_cards_that_were_described_for_it(tmp_path: Path) -> None:
+    wanted: list[CardConfig] = []
+
+    def factory(cards: Sequence[CardConfig], folder: Path) -> FakeRack:
+        wanted.extend(cards)
+        return FakeRack(len(cards), folder)
+
+    usual, small, slow = (CardConfig(description=name) for name in ("usual", "small", "slow"))
+    lab = Lab(
+        guests=3,
+        card=usual,
+        guest_cards=[[small, slow], [], [usual]],
+        spare_hcas=1,
+        log_dir=tmp_path / "logs",
+        rack_factory=factory,
+        progress=Progress(quiet=True),
+    )
+    with pytest.raises(GuestError, match="no such machine"):
+        lab.start()
+    assert wanted == [small, slow, usual, usual]
+    assert [[h.name for h in guest.hcas] for guest in lab.guests] == [["hca0", "hca1"], [], ["hca2"]]
+    assert [h.name for h in lab.hcas] == ["hca0", "hca1", "hca2", "hca3"]
+
+
+def test_all_cards_of_a_lab_are_like_one_description(tmp_path: Path) -> None:
+    described = CardConfig(memory=1 << 28)
+    lab = Lab(guests=2, hcas_per_guest=2, card=described, spare_hcas=1)
+    rack = lab._own_rack(lab._cards, tmp_path)
+    assert isinstance(rack, Rack)
+    assert [card.config for card in rack.hcas] == [described] * 5
+    rack.loop.close()
 
 
 @pytest.mark.usefixtures("broken_machine")
@@ -134,11 +171,19 @@ def test_socket_folders_of_killed_programs_are_removed(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     "settings",
-    [{"guests": 0}, {"guests": 5000}, {"hcas_per_guest": -1}, {"hcas_per_guest": 17}, {"spare_hcas": 255}],
+    [
+        {"guests": 0},
+        {"guests": 5000},
+        {"hcas_per_guest": -1},
+        {"hcas_per_guest": 17},
+        {"spare_hcas": 255},
+        {"guest_cards": [[CardConfig()]]},
+        {"guest_cards": [[CardConfig()], [CardConfig()] * 17]},
+    ],
 )
-def test_impossible_labs_are_refused_at_once(settings: dict[str, int]) -> None:
+def test_impossible_labs_are_refused_at_once(settings: dict[str, Any]) -> None:
     with pytest.raises(LabError, match="->"):
-        Lab(**settings)  # type: ignore[arg-type]
+        Lab(**settings)
 
 
 def test_more_cards_than_a_switch_has_ports_are_refused_at_once() -> None:

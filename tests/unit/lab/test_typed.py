@@ -13,7 +13,7 @@ PROGRAM = """\
 from pathlib import Path
 
 from vhca.fabric import Fault
-from vhca.lab import CaptureConfig, Completed, Guest, GuestConfig, Hca, Lab, RackConfig
+from vhca.lab import CaptureConfig, CardConfig, Completed, Guest, GuestConfig, Hca, Lab, RackConfig
 from vhca.lab.perftest import perftest, run_exchange, wait_port_active
 
 
@@ -32,7 +32,8 @@ def lossy(server: Guest, client: Guest, lab: Lab) -> list[Completed]:
 
 each = GuestConfig(memory_mib=512, kernel_arguments="loglevel=7", share=Path("/srv/work"))
 rack = RackConfig(mkey=0, capture=CaptureConfig(Path("run.pcapng"), ports=["h1"]))
-with Lab(guests=2, kernel="6.19", guest=each, rack=rack) as lab:
+cards = [[CardConfig()], [CardConfig(mtu=2048, capabilities={"log_max_qp": 8})]]
+with Lab(guests=2, kernel="6.19", guest=each, guest_cards=cards, card=CardConfig(memory=1 << 28), rack=rack) as lab:
     print(lossy(lab.guests[0], lab.guests[1], lab), sent(lab.guests[1].hcas[0]))
     with lab.fabric.capture("more.pcapng") as capture:
         print(lab.hcas[0].objects(), lab.hcas[0].trace_tail(3), capture.packets, capture.trouble)

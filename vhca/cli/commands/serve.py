@@ -15,6 +15,7 @@ from vhca.cli.options import (
     add_capture_options,
     add_card_memory_option,
     add_mkey_option,
+    card_config,
     rack_config,
     whole,
 )
@@ -75,7 +76,7 @@ def execute(options: argparse.Namespace) -> int:
         raise LabError(error.what, error.remedy) from error
     except OSError as error:
         raise LabError(f"cannot make {options.dir}: {error.strerror}", "give a folder of yours with --dir") from error
-    rack = Rack(options.hcas, folder, rack_config(options, options.hcas))
+    rack = Rack([card_config(options)] * options.hcas, folder, rack_config(options, options.hcas))
     try:
         rack.start()
         if not options.quiet:
