@@ -223,7 +223,9 @@ def _survey(mkey: Mkey) -> None:
         mkey.surveyed = True
     elif end == needed:
         mkey.surveyed = True
-        mkey.linear = page_at(mkey.mtts, 0) + offset
+        linear = page_at(mkey.mtts, 0) + offset
+        # The key's block has 63 bits for it: what lies higher is found page by page.
+        mkey.linear = linear if linear + mkey.length <= 1 << 63 else -1
 
 
 def _translate_pages(mkey: Mkey, va: int, length: int, right: int) -> list[BusSegment]:

@@ -9,7 +9,7 @@ carry the same number, and must pass.
 from typing import Final
 
 from firmware.model.hca import Hca
-from firmware.model.objects import HcaObject
+from firmware.model.ledger import HcaObject
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.devx import CAP_RAW_TX
 from vhca.wire.connectx.qpc import Qpc, ServiceType

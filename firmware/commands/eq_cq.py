@@ -197,6 +197,7 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
     marker = bytearray(Cqe64(opcode=CqeOpcode.RESIZE_CQ).to_bytes())
     write_cqe_entry(hca, cq, marker)
     cq.buffer = buffer
+    cq.linear = buffer.linear_at(0)
     cq.log_size = context.log_cq_size
     record = cq.umems[1]
     ring = request.view.cq_umem_id if request.view.cq_umem_valid else None

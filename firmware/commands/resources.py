@@ -5,7 +5,8 @@ from typing import TypeVar
 from firmware.commands.registry import Command, command, refuse
 from firmware.model.budget import OBJECT_BYTES, Budget
 from firmware.model.hca import Hca
-from firmware.model.objects import HcaObject, Pd, QCounter, Table, TransportDomain, Uar, Uctx, Xrcd
+from firmware.model.ledger import HcaObject, Table
+from firmware.model.objects import Pd, QCounter, TransportDomain, Uar, Uctx, Xrcd
 from firmware.programs import is_program, may_name
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd

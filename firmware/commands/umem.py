@@ -7,7 +7,8 @@ in a user memory object registered before.
 from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find, free
 from firmware.model.hca import Hca
-from firmware.model.objects import HcaObject, Umem
+from firmware.model.ledger import HcaObject
+from firmware.model.objects import Umem
 from firmware.model.pages import ENTRY_BYTES
 from firmware.model.queue_buffer import QueueBuffer
 from vhca.layout import Layout

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from firmware.model.graveyard import Grave
-from firmware.model.objects import Cq, HcaObject, QCounter, Srq
+from firmware.model.ledger import HcaObject
+from firmware.model.objects import Cq, QCounter, Srq
 from firmware.model.qp import Qp
 
 

@@ -14,6 +14,7 @@ from firmware.model.chip import Chip
 from firmware.model.counters import Count, CountOf
 from firmware.model.dct import Dct
 from firmware.model.graveyard import Graveyard
+from firmware.model.ledger import Table
 from firmware.model.multicast import MulticastGroup
 from firmware.model.objects import (
     Cq,
@@ -25,7 +26,6 @@ from firmware.model.objects import (
     QCounter,
     ReservedQpns,
     Srq,
-    Table,
     TransportDomain,
     Uar,
     Uctx,

@@ -1,20 +1,17 @@
-"""The object store of the card: handle tables with reference counts, the ledger that strictness rests on.
+"""The objects that commands create: what each of them is.
 
-Every object that a command creates lives in one :class:`Table` under its number; others that use it hold a reference.
-A destroy of a referenced object is refused, a use of a destroyed one is seen at the exact command, and what is left
-after an unload is a leak that :meth:`Hca.objects` names.
+They live in the tables of the ledger (:mod:`firmware.model.ledger`) under their numbers.
 """
 
-from array import array
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
-from firmware.model.budget import Budget
 from firmware.model.counters import QCount
 from firmware.model.graveyard import Grave
+from firmware.model.hot import ANY_USER_INDEX, CqBlock, MkeyBlock
+from firmware.model.ledger import HcaObject
 from firmware.model.pages import ENTRY_BYTES, Entries, page_at
 from firmware.model.queue_buffer import QueueBuffer
 from firmware.model.timers import Timer
@@ -23,86 +20,6 @@ from vhca.wire.connectx.mkey import QPN_ANY, AccessMode
 
 # Consumer and producer indexes of completion and event queues: 24 bits on the interface, free running here.
 INDEX_MASK: Final = 0xFFFFFF
-# The user index of a queue that has none: its completions carry the number of the queue pair alone.
-ANY_USER_INDEX: Final = 0xFFFFFF
-
-
-@dataclass(slots=True, eq=False)
-class HcaObject:
-    """Anything with a number and an owner: `uid` is the user context (0: the kernel), `refs` counts users.
-
-    `umems` are the user memory objects that it lies in: its buffer's and its doorbell record's.
-    `charged`: bytes that the card's budget counts for it, given back when it leaves its table.
-    """
-
-    handle: int = 0
-    uid: int = 0
-    refs: int = 0
-    umems: "tuple[Umem | None, Umem | None]" = (None, None)
-    charged: int = 0
-
-    def let_go(self) -> tuple[Grave, ...]:
-        """Break circles of references to it, once nobody uses it any more; returns more to be freed."""
-        return ()
-
-
-T = TypeVar("T", bound=HcaObject)
-
-
-class Table(Generic[T]):
-    """Numbers `first` .. `first + capacity - 1`; freed numbers are reused last, so a stale use shows as unknown."""
-
-    __slots__ = ("_free", "_items", "_next", "_reused", "budget", "capacity", "created", "first", "kind")
-
-    def __init__(self, kind: str, first: int, capacity: int, budget: Budget) -> None:
-        self.kind = kind
-        self.budget = budget
-        self.first = first
-        self.capacity = capacity
-        self.created = 0
-        self._items: dict[int, T] = {}
-        self._next = first
-        # Freed numbers, oldest first, from `_reused` on: a million of them must not cost more than their bytes.
-        self._free = array("I")
-        self._reused = 0
-
-    def add(self, obj: T) -> int | None:
-        """Give `obj` a number and return it; None if the table is full."""
-        if self._next < self.first + self.capacity:
-            handle = self._next
-            self._next += 1
-        elif self._reused < len(self._free):
-            handle = self._free[self._reused]
-            self._reused += 1
-            if self._reused * 2 > len(self._free):
-                del self._free[: self._reused]
-                self._reused = 0
-        else:
-            return None
-        obj.handle = handle
-        self._items[handle] = obj
-        self.created += 1
-        return handle
-
-    def get(self, handle: int) -> T | None:
-        """The object with this number."""
-        return self._items.get(handle)
-
-    def remove(self, obj: T) -> None:
-        """Take `obj` out; its number may be given out again once all fresh ones are used."""
-        del self._items[obj.handle]
-        self._free.append(obj.handle)
-        self.budget.give(obj.charged)
-
-    def graves(self) -> tuple[Grave, ...]:
-        """What the table holds, to be freed in pieces; nobody uses the table any more."""
-        return (self._items,)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(list(self._items.values()))
 
 
 @dataclass(slots=True, eq=False)
@@ -185,33 +102,16 @@ CQ_ARMED: Final = int(CqArmState.ARMED)
 
 
 @dataclass(slots=True, eq=False)
-class Cq(HcaObject):
-    """Completion queue; free running indices, `cqe_bytes` is 64 or 128, `dbr_addr` the bus address of its record.
-
-    A completion is the second half of a 128-byte entry; the first half is written with inline data only, or, if the
-    queue is `padded`, always.
-    """
+class Cq(CqBlock):
+    """Completion queue; its indices and its doorbell record are in its block."""
 
     eq: Eq = field(kw_only=True)
     buffer: QueueBuffer = field(kw_only=True)
-    log_size: int = field(kw_only=True)
-    cqe_bytes: int = field(kw_only=True)
-    dbr_addr: int = field(kw_only=True)
-    padded: bool = False
-    overrun_ignore: bool = False
-    uar: int = 0
-    producer: int = 0
-    consumer: int = 0
-    arm_state: int = CQ_FIRED
-    last_solicited: int = -1
-    # The producer's index when the last event was sent: what is in front of it, the host has been told of.
-    notified: int = 0
-    failed: bool = False
-    period_us: int = 0
-    max_count: int = 0
-    # Completions that an event is held back for, and the end of its waiting
-    held: int = 0
+    # The end of the waiting of what is `held`.
     moderation: Timer | None = None
+
+    def __post_init__(self) -> None:
+        self.linear = self.buffer.linear_at(0)
 
     def let_go(self) -> tuple[Grave, ...]:
         """See :class:`HcaObject`."""
@@ -250,43 +150,21 @@ REPEAT_BLOCK = 0x400
 
 
 @dataclass(slots=True, eq=False)
-class Mkey(HcaObject):
+class Mkey(MkeyBlock):
     """Memory key: number = index; the full key is `handle << 8 | variant`.
 
     The translation is kept packed as the host wrote it: `mtts` (page entries of 8 bytes, see
     :mod:`firmware.model.pages`) of MTT mode, `klms` (16 bytes: byte count, key, address) of KLM mode, `ksms` (16 bytes:
-    key, address) of KSM mode. A MEMIC key shows `memic`, from `device_offset` in BAR0 on. `length` is in bytes,
-    `capacity_octwords` the size of the translation table in 16-byte units. `qpn` is ANY_QPN or the one QP that may use
-    the key (memory window of type 2). If the key is `paged`, its page entries carry rights, and pages may be missing.
+    key, address) of KSM mode. A MEMIC key shows `memic`.
 
     Work requests change the lists, in place or for others; whoever does calls :meth:`translation_changed`.
     """
 
-    variant: int = 0
-    pd: int = 0
-    rights: int = 0
-    mode: int = MODE_PA
-    start: int = 0
-    length: int = 0
-    length64: bool = False
-    log_page_size: int = 12
     mtts: Entries = b""
-    paged: bool = False
     klms: bytes = b""
     ksms: Entries = b""
-    free: bool = False
-    umr_enabled: bool = False
-    remote_invalidate: bool = False
-    qpn: int = ANY_QPN
-    capacity_octwords: int = 0
     context: bytes = b""
     memic: Memic | None = None
-    device_offset: int = 0
-    # What accesses have found out about the translation. Of pages: how many have been looked at, whether there is
-    # nothing more to look at, and then the bus address of the region's first byte if they are contiguous, else -1.
-    looked_at: int = 0
-    surveyed: bool = False
-    linear: int = -1
     # Of a KLM list: how it is walked (:mod:`firmware.entries`).
     plan: object = None
 

@@ -14,7 +14,10 @@ class QueueBuffer:
         self._log_page = log_page_bytes
         self._offset = offset_bytes
         linear = contiguous(pages, log_page_bytes)
-        self._linear = page_at(pages, 0) + offset_bytes if linear else -1
+        start = page_at(pages, 0) + offset_bytes if linear else -1
+        # The block of a queue has 63 bits for it: what lies higher is found page by page.
+        linear = linear and start + size_bytes <= 1 << 63
+        self._linear = start if linear else -1
         self._pages = b"" if linear else pages
 
     @property
@@ -26,6 +29,10 @@ class QueueBuffer:
     def pages_needed(log_page_bytes: int, offset_bytes: int, size_bytes: int) -> int:
         """How many page list entries a queue of this shape has."""
         return -(-(offset_bytes + size_bytes) >> log_page_bytes)
+
+    def linear_at(self, offset: int) -> int:
+        """Bus address of the byte at `offset` if all behind it is contiguous, else -1."""
+        return self._linear + offset if self._linear >= 0 else -1
 
     def addr(self, offset: int) -> int:
         """Bus address of a byte; 64 aligned bytes never straddle pages, so it holds for all of them."""

@@ -6,6 +6,7 @@ All indices are kept free running in Python integers and cut to the width of the
 from collections.abc import Sequence
 from typing import Final
 
+from firmware.model.hot import ReceiveRing, SendRing
 from firmware.model.lists import Sge
 from firmware.model.objects import Srq
 from firmware.model.queue_buffer import QueueBuffer
@@ -15,23 +16,15 @@ from vhca.hw.memory import Memory
 PREFETCH_BLOCKS: Final = 32
 
 
-class SendQueue:
-    """Send queue of a QP: a ring of 64-byte basic blocks (BB); `consumer` counts executed BBs."""
+class SendQueue(SendRing):
+    """Send queue of a QP; `base` is its offset in its buffer, `chunk` a copy of the blocks from `chunk_first` on."""
 
-    __slots__ = (
-        "base", "buffer", "chunk", "chunk_end", "chunk_first", "consumer", "dbr_addr", "flush_end",
-        "log_size", "producer",
-    )  # fmt: skip
+    __slots__ = ("base", "buffer", "chunk", "chunk_end", "chunk_first")
 
     def __init__(self, buffer: QueueBuffer, base: int, log_size: int, dbr_addr: int) -> None:
+        super().__init__(log_size=log_size, dbr_addr=dbr_addr, linear=buffer.linear_at(base))
         self.buffer = buffer
         self.base = base
-        self.log_size = log_size
-        self.dbr_addr = dbr_addr
-        self.producer = 0
-        self.consumer = 0
-        # What is posted before this index was posted before the queue's last error, and is flushed.
-        self.flush_end = 0
         self.chunk = b""
         self.chunk_first = 0
         self.chunk_end = 0
@@ -100,19 +93,14 @@ class RecordlessSendQueue(SendQueue):
         self.posted = 0
 
 
-class RecvQueue:
-    """Receive queue of one QP: a ring of strides; `consumer` counts WQEs taken."""
+class RecvQueue(ReceiveRing):
+    """Receive queue of one QP, at the beginning of its buffer."""
 
-    __slots__ = ("buffer", "consumer", "dbr_addr", "flush_end", "log_size", "log_stride")
+    __slots__ = ("buffer",)
 
     def __init__(self, buffer: QueueBuffer, log_size: int, log_stride: int, dbr_addr: int) -> None:
+        super().__init__(log_size=log_size, log_stride=log_stride, dbr_addr=dbr_addr, linear=buffer.linear_at(0))
         self.buffer = buffer
-        self.log_size = log_size
-        self.log_stride = log_stride
-        self.dbr_addr = dbr_addr
-        self.consumer = 0
-        # Receives before this index are being flushed.
-        self.flush_end = 0
 
     def waiting(self, memory: Memory) -> int:
         """Read the doorbell record: how many posted WQEs have not been taken."""

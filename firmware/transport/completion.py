@@ -8,7 +8,8 @@ from typing import Final
 
 from firmware.model.counters import Count, CountOf, QCount
 from firmware.model.hca import Hca
-from firmware.model.objects import ANY_USER_INDEX, SRQ_XRC, Cq, Srq
+from firmware.model.hot import ANY_USER_INDEX
+from firmware.model.objects import SRQ_XRC, Cq, Srq
 from firmware.model.qp import ST_DCT, ST_XRC, Qp
 from firmware.model.rings import RecvWqe
 from firmware.model.send_wqe import SendWqe

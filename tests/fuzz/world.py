@@ -5,12 +5,15 @@ No socket and no real clock: a step is deterministic, so a failure can be played
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable
 from random import Random
 
 from firmware import boot
-from firmware.model.objects import HcaObject
+from firmware.model.block import BLOCKS, image
+from firmware.model.ledger import HcaObject
+from firmware.model.qp import Qp
 from tests.fuzz.book import TEARDOWN, Book, Item
 from tests.fuzz.watch import BASE, Violation, WatchedBoard, WatchedMemory
 from tests.support import account
@@ -252,6 +255,7 @@ class Host:
                 assert isinstance(obj, HcaObject)
                 if obj.refs < 0:
                     raise Violation(f"{table.kind} {obj.handle:#x} has {obj.refs} references")
+                _check_blocks(obj)
 
     def take_down(self) -> None:
         """A driver that unloads: everything can be destroyed in order, and then nothing is left."""
@@ -279,6 +283,18 @@ class Host:
             return
         view = cmd.BareIn().to_bytes()[:8] + number.to_bytes(4, "big") + bytes(4)
         self.must(op, cmd.DestroyQpIn.from_bytes(view))
+
+
+def _check_blocks(obj: HcaObject) -> None:
+    """What a guest and its peers make of numbers, they stay within their width."""
+    parts = [obj, obj.requester, obj.responder, obj.sq, obj.rq] if isinstance(obj, Qp) else [obj]
+    for part in parts:
+        for cls in type(part).__mro__:
+            if cls.__name__ in BLOCKS:
+                try:
+                    image(part, cls)
+                except struct.error as error:
+                    raise Violation(f"{cls.__name__} of {obj.handle:#x}: {error}") from None
 
 
 def _reason(trace: str) -> str:

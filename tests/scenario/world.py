@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from firmware.model.hca import Hca
+from firmware.model.ledger import Table
 from firmware.model.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
@@ -27,7 +28,6 @@ from firmware.model.objects import (
     Pd,
     QCounter,
     Srq,
-    Table,
 )
 from firmware.model.pages import packed
 from firmware.model.qp import ERR, INIT, RTR, RTS, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp

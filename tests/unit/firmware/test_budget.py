@@ -10,8 +10,9 @@ import pytest
 
 from firmware.model.budget import OBJECT_BYTES, WORK_REQUEST_BYTES, Budget
 from firmware.model.counters import Count
+from firmware.model.ledger import Table
 from firmware.model.lists import ReceiveList
-from firmware.model.objects import Pd, Table
+from firmware.model.objects import Pd
 from firmware.queues import parse_scatter_list
 from firmware.transport import account, backlog
 from tests.bench.bench_memory import Rounds
