@@ -22,7 +22,6 @@ Flag = Annotated[bool, CType("bool", "?")]
 U8 = Annotated[int, CType("uint8_t", "B")]
 U16 = Annotated[int, CType("uint16_t", "H")]
 U32 = Annotated[int, CType("uint32_t", "I")]
-I32 = Annotated[int, CType("int32_t", "i")]
 I64 = Annotated[int, CType("int64_t", "q")]
 U64 = Annotated[int, CType("uint64_t", "Q")]
 
