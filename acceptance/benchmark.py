@@ -1,4 +1,4 @@
-"""The race track: the same perftest runs on the HCA and on Soft-RoCE, between the same two guests, side by side.
+"""The same perftest runs on the HCA and on Soft-RoCE, between the same two guests, side by side.
 
 Soft-RoCE is what a user would take instead. Each pair of runs follows at once, so that a busy host slows both; what
 counts is the ratio, not the figures. Assumes a started :class:`vhca.lab.Lab` of two guests with a card each.

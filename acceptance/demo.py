@@ -1,4 +1,4 @@
-"""The acceptance run of a bench: two guests exchange RDMA over their cards, and one table says how it went.
+"""The demonstration: two guests exchange RDMA over their cards, and one table says how it went.
 
 Assumes a :class:`vhca.lab.Lab` of at least two guests with a card each, not started yet. Guarantees: every row of
 the table comes from a command that ran and ended well, and from figures that it printed; the first step that does

@@ -12,7 +12,7 @@ from firmware.mads.sma import Sma, owns
 from firmware.model.counters import Count, CountOf
 from firmware.model.hca import Hca
 from firmware.model.timers import Timer, TimerKind
-from firmware.port import PortView
+from firmware.port_view import PortView
 from firmware.queues import post_event
 from firmware.transport.port import pkeys_match, transmit
 from vhca.counting import shown

@@ -55,7 +55,7 @@ class Kernel:
         hca.now_ns = now_ns
         hca.out = out
         if type(event) is PacketIn:
-            if not event.turned:
+            if not event.looped:
                 self.agents.count_received(event.port, event.packet)
             packet_in(hca, event.port, event.packet)
         elif type(event) is SqDoorbell:

@@ -19,7 +19,7 @@ from firmware.transport.lifecycle import (
     STATES,
     TRANSITIONS,
     Attribute,
-    Event,
+    QpEvent,
     Services,
     Transition,
 )
@@ -58,7 +58,7 @@ def cause(row: Transition) -> str:
     return f"{row.cause.name} ({only})" if only else row.cause.name
 
 
-def everywhere(rows: Sequence[Transition]) -> dict[Op | Event, int]:
+def everywhere(rows: Sequence[Transition]) -> dict[Op | QpEvent, int]:
     """Causes that lead from every state to one and the same, and that one: in a drawing they would hide the rest."""
     found = {}
     for reason in dict.fromkeys(row.cause for row in rows):
@@ -129,7 +129,7 @@ def table(rows: Iterable[Transition]) -> Iterator[str]:
         sources = ", ".join(STATE_NAMES[one.source] for one in group)
         yield f"### {sources} to {STATE_NAMES[row.target]}: {cause(row)}"
         yield ""
-        if isinstance(row.cause, Event):
+        if isinstance(row.cause, QpEvent):
             yield f"- When: {row.cause.value}."
         for title, text in (
             ("Required", attributes(row, False)),

@@ -1,4 +1,4 @@
-"""The locked cabinet: folders and logs that only their owner can enter, write or swap.
+"""Private files: folders and logs that only their owner can enter, write or swap.
 
 What a card logs tells keys and addresses of its guest's memory, and sockets are the way to that memory. Assumes POSIX
 permissions. Guarantees: a folder that another user owns or may write to is refused, with what to do about it; a log

@@ -1,4 +1,4 @@
-"""The acceptance bench: what is said of RDMA on Linux, claim by claim, against what two guests really do.
+"""What is said of RDMA on Linux, claim by claim, against what two guests really do.
 
 :mod:`.framework` says what a claim, a finding and a verdict are; :mod:`.bench` is what a claim works with;
 :mod:`.trace` listens in the guest's kernel; :mod:`.run` runs claims and :mod:`.report` writes the results.

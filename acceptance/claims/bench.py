@@ -1,4 +1,4 @@
-"""What a claim works with: two guests with a card each, their cards, the cables, and a notebook.
+"""What a claim works with: two guests with a card each, their cards, the cables, and the record of what is seen.
 
 Assumes :class:`vhca.lab.lab.Lab`. Guarantees: nothing boots before it is needed; everything done through the bench
 is written into the notebook, which becomes the claim's evidence; a guest that a claim broke is replaced before the

@@ -1,4 +1,4 @@
-"""The test bench inside a guest: runs one file of rdma-core's suite and says what became of each test.
+"""The conformance run inside a guest: runs one file of rdma-core's suite and says what became of each test.
 
 Runs in the guest, under the guest's Python, with nothing but the standard library and what the suite itself
 imports. Assumes the suite's folder holds `args_parser.py` and the test files. Guarantees: standard output

@@ -1,6 +1,6 @@
 """The record of a conformance run: what became of each test, on disk and in comparison.
 
-No guest, clock or socket here: lines that the test bench in the guest wrote go in, outcomes, a JSON document
+No guest, clock or socket here: lines that the half of the run in the guest wrote go in, outcomes, a JSON document
 and a list of regressions come out.
 """
 
@@ -82,7 +82,7 @@ class DeviceRun:
 
 
 class EventLog:
-    """Collects the lines of one process of the bench in the guest into a :class:`FileRun`.
+    """Collects the lines of one process of the half in the guest into a :class:`FileRun`.
 
     The lines come from a guest: anything that is not an event of ours is a :class:`RecordError`.
     """

@@ -2,7 +2,7 @@
 
 `python -m acceptance.conformance` writes rdma-core.md and rdma-core.json: in a checkout to docs/conformance,
 elsewhere to the folder that is named. Ends with 0 if the card has no failure and every skip is explained, with 1 if
-not, with 2 if the bench itself is in trouble.
+not, with 2 if the machine itself is in trouble.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from acceptance.conformance.bench import DEVICES, HCA, Bench, BenchConfig, PassthroughBench, suite_files
+from acceptance.conformance.machine import DEVICES, HCA, PassthroughMachine, SuiteConfig, SuiteMachine, suite_files
 from acceptance.conformance.report import markdown, unexplained
 from acceptance.conformance.results import OUTCOMES, DeviceRun, FileRun, RecordError, load, regressions, to_json
 from acceptance.places import results_folder, stored_results
@@ -61,7 +61,7 @@ class Settings:
     matching: str = ""
     fast: bool = False
     compare: bool = False
-    bench: BenchConfig = field(default_factory=BenchConfig)
+    machine: SuiteConfig = field(default_factory=SuiteConfig)
     output: Path | None = None  # the checkout's documentation
     verbose: bool = False
     update: bool = False
@@ -135,7 +135,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         matching=options.matching,
         fast=options.fast,
         compare=options.compare,
-        bench=BenchConfig(
+        machine=SuiteConfig(
             kernel=options.kernel,
             log_dir=options.log_dir,
             test_timeout_s=options.test_timeout,
@@ -185,26 +185,31 @@ def run_device(device: str, settings: Settings, cache: Cache, say: Callable[[str
     run = DeviceRun(device)
     if kernel_driven := [name for name in files if name not in handed_over]:
         say(f"{device}: booting a guest")
-        with Bench(device, settings.bench, progress=progress, cache=cache, say=say) as bench:
-            run.about = bench.about
-            about = ", ".join(f"{name} {value}" for name, value in sorted(bench.about.items()) if value)
-            say(f"{device}: {bench.device_name} is up, {about}")
-            run_files(bench, run, kernel_driven, len(files), settings, say)
+        with SuiteMachine(device, settings.machine, progress=progress, cache=cache, say=say) as machine:
+            run.about = machine.about
+            about = ", ".join(f"{name} {value}" for name, value in sorted(machine.about.items()) if value)
+            say(f"{device}: {machine.device_name} is up, {about}")
+            run_files(machine, run, kernel_driven, len(files), settings, say)
     if handed_over:
         say(f"{device}: booting a guest that hands its card to user space")
-        with PassthroughBench(settings.bench, progress=progress, cache=cache, say=say) as bench:
-            run_files(bench, run, handed_over, len(files), settings, say)
+        with PassthroughMachine(settings.machine, progress=progress, cache=cache, say=say) as machine:
+            run_files(machine, run, handed_over, len(files), settings, say)
     return run
 
 
 def run_files(
-    bench: Bench, run: DeviceRun, names: Sequence[str], count: int, settings: Settings, say: Callable[[str], None]
+    machine: SuiteMachine,
+    run: DeviceRun,
+    names: Sequence[str],
+    count: int,
+    settings: Settings,
+    say: Callable[[str], None],
 ) -> None:
-    """Run files on a bench that is up and add them to `run`."""
+    """Run files on a machine that is up and add them to `run`."""
     for name in names:
-        if not bench.usable():
-            bench.replace_guest()
-        file = run.files[name] = bench.run_file(name, settings.matching)
+        if not machine.usable():
+            machine.replace_guest()
+        file = run.files[name] = machine.run_file(name, settings.matching)
         say(line_of(file, len(run.files), count))
         for test_id, test in file.tests.items():
             if test.bad:

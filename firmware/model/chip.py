@@ -3,7 +3,7 @@
 Nothing here is touched by the reset of a function; what a function has is in :mod:`firmware.model.hca`.
 """
 
-from firmware.model.management import Management, Nobody
+from firmware.model.management import Management, NoManagement
 from firmware.model.port import Port
 from firmware.model.timers import TimerHeap
 from vhca.hw.hardware import BoardInfo, Hardware
@@ -23,4 +23,4 @@ class Chip:
         self.memory: Memory = hardware.device_memory
         self.ports: dict[int, Port] = {}
         self.timers = TimerHeap()
-        self.management: Management = Nobody()
+        self.management: Management = NoManagement()

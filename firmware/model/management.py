@@ -37,7 +37,7 @@ class Management(Protocol):
         ...
 
 
-class Nobody:
+class NoManagement:
     """A card without agents: nothing is answered, nothing is told."""
 
     def smp_in(self, number: int, packet: Packet) -> bool:

@@ -11,13 +11,13 @@ Both directions of a half circle (2**23) are told apart as volume 1, 9.7.2 asks.
 from typing import Final
 
 PSN_MASK: Final = 0xFFFFFF
-HALF: Final = 1 << 23
+PSN_HALF: Final = 1 << 23
 
 
 def distance(psn: int, reference: int) -> int:
     """How far `psn` lies after `reference` on the 24-bit circle: -2**23 .. 2**23 - 1."""
     ahead = (psn - reference) & PSN_MASK
-    return ahead if ahead < HALF else ahead - (PSN_MASK + 1)
+    return ahead if ahead < PSN_HALF else ahead - (PSN_MASK + 1)
 
 
 def extend(psn: int, reference: int) -> int:

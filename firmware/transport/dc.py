@@ -19,7 +19,7 @@ from firmware.model.qp import ERR, ST_DCT, Qp, Requester
 from firmware.model.send_wqe import SendWqe
 from firmware.queues import post_event
 from firmware.transport import backlog, completion, lifecycle, responder
-from firmware.transport.lifecycle import Event
+from firmware.transport.lifecycle import QpEvent
 from firmware.transport.port import (
     accepts,
     is_addressed,
@@ -41,8 +41,8 @@ from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_RESPONSE, Pac
 MAX_CONNECTIONS: Final = 1 << 12
 # READs and atomics that a target's connection keeps answers for, as log_max_ra_res_dc says.
 LOG_RESOURCES: Final = 4
-NUMBER_MASK: Final = 0xFFFFFFFF
-HALF: Final = 1 << 31
+CONNECTION_MASK: Final = 0xFFFFFFFF
+CONNECTION_HALF: Final = 1 << 31
 
 SAME: Final = 0
 CONNECTED: Final = 1
@@ -68,7 +68,7 @@ def connect(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
     requester.target = wqe.raw
     requester.access_key = int.from_bytes(wqe.raw[:8], "big")
     # Numbers never repeat, whatever is reset: a late packet of an old connection is known by its number.
-    hca.dc_connections = requester.connection = (hca.dc_connections + 1) & NUMBER_MASK
+    hca.dc_connections = requester.connection = (hca.dc_connections + 1) & CONNECTION_MASK
     requester.connection_psn = requester.next_psn & PSN_MASK
     hca.count[Count.DC_CONNECTS] += 1
     return CONNECTED
@@ -118,10 +118,10 @@ def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
     known = target.connections.get(peer)
     if known is not None:
         number, connection = known
-        age = (number - packet.dc_connection) & NUMBER_MASK
+        age = (number - packet.dc_connection) & CONNECTION_MASK
         if not age:
             return connection
-        if age < HALF:
+        if age < CONNECTION_HALF:
             return None
         del target.connections[peer]
         _close(hca, connection)
@@ -129,7 +129,7 @@ def _connection(hca: Hca, target: Dct, packet: Packet) -> Qp | None:
         oldest = next(iter(target.connections))
         _close(hca, target.connections.pop(oldest)[1])
     connection = _new_connection(target, packet)
-    lifecycle.happen(hca, connection, Event.CONNECT)
+    lifecycle.happen(hca, connection, QpEvent.CONNECT)
     connection.charged = CONNECTION_BYTES
     # A target has one connection at least, or nobody could ever reach it.
     hca.budget.charge(CONNECTION_BYTES)
@@ -176,7 +176,7 @@ def _wrong_key(hca: Hca, target: Dct, packet: Packet) -> None:
 
 def _close(hca: Hca, connection: Qp) -> None:
     """Forget a connection: a receive under way ends with it."""
-    lifecycle.happen(hca, connection, Event.DISCONNECT)
+    lifecycle.happen(hca, connection, QpEvent.DISCONNECT)
     hca.budget.give(connection.charged)
 
 

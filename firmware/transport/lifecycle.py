@@ -92,7 +92,7 @@ class Attribute(Enum):
         self.flag = flag
 
 
-class Event(Enum):
+class QpEvent(Enum):
     """What befalls a queue pair without a command."""
 
     SEND_ERROR = "a work request of the send queue failed"
@@ -111,7 +111,7 @@ class Transition:
     """One row. `before` is done in the old state, with the new context in `qp.context`; `after` in the new state."""
 
     source: int
-    cause: Op | Event
+    cause: Op | QpEvent
     target: int
     services: Services = EVERY
     required: Attributes = field(default_factory=dict)
@@ -261,14 +261,14 @@ TRANSITIONS: Final = (
     ),
     Transition(
         RTS,
-        Event.SEND_ERROR,
+        QpEvent.SEND_ERROR,
         SQER,
         UNRELIABLE,
         after=(teardown.flush_posted, teardown.take_numbers_back),
     ),
     Transition(
         RTS,
-        Event.SEND_ERROR,
+        QpEvent.SEND_ERROR,
         ERR,
         (*RELIABLE, ST_REG_UMR),
         before=(teardown.stop,),
@@ -285,8 +285,8 @@ TRANSITIONS: Final = (
         )
         for cause, services, sources in (
             (Op.QP_2ERR, EVERY, (RST, INIT, RTR, RTS, SQER, SQD, SQ_DRAINING)),
-            (Event.ERROR, EVERY, (RTR, RTS, SQER)),
-            (Event.ERROR, (ST_DCT,), (RTS,)),
+            (QpEvent.ERROR, EVERY, (RTR, RTS, SQER)),
+            (QpEvent.ERROR, (ST_DCT,), (RTS,)),
         )
         for source in sources
     ),
@@ -300,17 +300,17 @@ TRANSITIONS: Final = (
             before=(teardown.stop,),
             after=(teardown.flush_posted, teardown.watch_receives),
         )
-        for cause, services in ((Op.QP_2ERR, EVERY), (Event.ERROR, EVERY), (Event.ERROR, (ST_DCT,)))
+        for cause, services in ((Op.QP_2ERR, EVERY), (QpEvent.ERROR, EVERY), (QpEvent.ERROR, (ST_DCT,)))
     ),
     *(
         Transition(source, Op.QP_2RST, RST, before=(teardown.forget, teardown.abandon), after=(teardown.make_anew,))
         for source in STATES
     ),
-    Transition(RST, Event.CONNECT, RTS, (ST_DCT,)),
+    Transition(RST, QpEvent.CONNECT, RTS, (ST_DCT,)),
     *(
         Transition(
             source,
-            Event.DISCONNECT,
+            QpEvent.DISCONNECT,
             ERR,
             (ST_DCT,),
             before=(teardown.abandon,),
@@ -324,7 +324,7 @@ TRANSITIONS: Final = (
 _ROWS: Final = {(row.source, row.cause, service): row for row in TRANSITIONS for service in row.services}
 
 
-def find(state: int, cause: Op | Event, service: int) -> Transition | None:
+def find(state: int, cause: Op | QpEvent, service: int) -> Transition | None:
     """The row for a queue pair of this service in this state, None if `cause` leads nowhere from there."""
     return _ROWS.get((state, cause, service))
 
@@ -354,7 +354,7 @@ def apply(hca: Hca, qp: Qp, command: Op, opt_param_mask: int, qpc: Qpc) -> Statu
     return Status.OK
 
 
-def happen(hca: Hca, qp: Qp, event: Event, why: str = "") -> None:
+def happen(hca: Hca, qp: Qp, event: QpEvent, why: str = "") -> None:
     """Carry out the transition that an event in the device causes; the trace has `why`, or what the event is.
 
     In a state that has no row for it nothing happens but a count: no guest stops the card by what nobody thought of.
@@ -369,12 +369,12 @@ def happen(hca: Hca, qp: Qp, event: Event, why: str = "") -> None:
 
 def enter_error(hca: Hca, qp: Qp, why: str) -> None:
     """The queue pair cannot go on: into ERR."""
-    happen(hca, qp, Event.ERROR, why)
+    happen(hca, qp, QpEvent.ERROR, why)
 
 
 def enter_send_error(hca: Hca, qp: Qp, why: str) -> None:
     """A work request of the send queue failed: into SQER or ERR, by the service."""
-    happen(hca, qp, Event.SEND_ERROR, why)
+    happen(hca, qp, QpEvent.SEND_ERROR, why)
 
 
 def reset(hca: Hca, qp: Qp) -> None:

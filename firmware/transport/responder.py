@@ -24,7 +24,7 @@ from firmware.memory import (
 from firmware.model.counters import RX_BYTES, Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq, Waiter
-from firmware.model.psn import HALF, PSN_MASK
+from firmware.model.psn import PSN_HALF, PSN_MASK
 from firmware.model.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
 from firmware.model.rings import RecvWqe
 from firmware.model.segment import MESSAGE_BYTES_MAX, packet_count, well_formed
@@ -93,7 +93,7 @@ def request(hca: Hca, qp: Qp, packet: Packet) -> None:
     # check_psn (9.7.4.1.2)
     ahead = (packet.psn - responder.epsn) & PSN_MASK
     if ahead:
-        if ahead < HALF:
+        if ahead < PSN_HALF:
             _out_of_sequence(hca, qp, responder)
             return
         behind = PSN_MASK + 1 - ahead

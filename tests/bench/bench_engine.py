@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from firmware.mads.sma import Sma
 from firmware.model.counters import Count
-from firmware.port import PortView
+from firmware.port_view import PortView
 from firmware.transport import engine
 from tests.scenario.world import RTS, World, pair
 from vhca.hw.effects import DmaWrite, Effect, EntryWrite, Transmit

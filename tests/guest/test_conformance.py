@@ -1,4 +1,4 @@
-"""rdma-core's suite in real guests: the bench gives it all it asks for and tells what happened."""
+"""rdma-core's suite in real guests: the machine gives it all it asks for and tells what happened."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from acceptance.conformance.bench import HCA, SOFT_ROCE, SUITE, Bench, BenchConfig, PassthroughBench
+from acceptance.conformance.machine import HCA, SOFT_ROCE, SUITE, PassthroughMachine, SuiteConfig, SuiteMachine
 from acceptance.conformance.report import unexplained
 from acceptance.conformance.results import PASSED, TIMEOUT, DeviceRun, load, regressions
 from acceptance.conformance.run import KIND, RECORD
@@ -17,13 +17,13 @@ STORED = results_folder(KIND, None) / RECORD
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(SOFT_ROCE, BenchConfig(log_dir=tmp_path_factory.mktemp("logs"))) as running:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuiteMachine]:
+    with SuiteMachine(SOFT_ROCE, SuiteConfig(log_dir=tmp_path_factory.mktemp("logs"))) as running:
         yield running
 
 
-def test_the_guest_has_what_the_suite_asks_for(bench: Bench) -> None:
-    run = bench.guest.run
+def test_the_guest_has_what_the_suite_asks_for(machine: SuiteMachine) -> None:
+    run = machine.guest.run
     pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
     assert int(run(["cat", pages], check=True).stdout) >= 16
     assert run(["sh", "-c", "ulimit -l"], check=True).stdout.strip() == "unlimited"
@@ -32,20 +32,20 @@ def test_the_guest_has_what_the_suite_asks_for(bench: Bench) -> None:
         ["python3", "-c", "import scapy.layers.inet6"], env={"PYTHONPATH": "/tmp/conformance/python"}, check=True
     )
     assert {"uverbs0", "rdma_cm"} <= set(run(["ls", "/dev/infiniband"], check=True).stdout.split())
-    assert bench.port_active()
-    assert bench.about["kernel"].startswith("6.19.")
-    assert bench.about["rdma-core"]
+    assert machine.port_active()
+    assert machine.about["kernel"].startswith("6.19.")
+    assert machine.about["rdma-core"]
 
 
 @pytest.mark.parametrize("name", ["test_pd", "test_rdmacm", "test_mlx5_devx"])
-def test_files_come_out_as_stored(bench: Bench, name: str) -> None:
-    run = DeviceRun(SOFT_ROCE, {}, {name: bench.run_file(name)})
+def test_files_come_out_as_stored(machine: SuiteMachine, name: str) -> None:
+    run = DeviceRun(SOFT_ROCE, {}, {name: machine.run_file(name)})
     assert run.totals().total() > 0
     assert regressions(load(STORED)[SOFT_ROCE], run) == []
     assert unexplained(run) == []
 
 
-def test_a_test_that_hangs_costs_only_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_hangs_costs_only_itself(machine: SuiteMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     body = (
         "import os, signal, unittest\n"
         "class T(unittest.TestCase):\n"
@@ -55,9 +55,9 @@ def test_a_test_that_hangs_costs_only_itself(bench: Bench, monkeypatch: pytest.M
         "    def test_3(self): os.kill(os.getpid(), signal.SIGSEGV)\n"
         "    def test_4(self): pass\n"
     )
-    monkeypatch.setattr(bench, "config", replace(bench.config, test_timeout_s=3.0))
-    bench.guest.agent.put_file(body.encode(), f"{SUITE}/test_made_up.py")
-    run = bench.run_file("test_made_up")
+    monkeypatch.setattr(machine, "config", replace(machine.config, test_timeout_s=3.0))
+    machine.guest.agent.put_file(body.encode(), f"{SUITE}/test_made_up.py")
+    run = machine.run_file("test_made_up")
     told = {name.rpartition(".")[2]: test.outcome for name, test in run.tests.items()}
     assert told == {"test_1": PASSED, "test_2": TIMEOUT, "test_3": "crashed", "test_4": PASSED}
     assert "signal 11" in run.tests["tests.test_made_up.T.test_3"].gist
@@ -65,16 +65,16 @@ def test_a_test_that_hangs_costs_only_itself(bench: Bench, monkeypatch: pytest.M
 
 
 def test_the_card_does_what_is_stored_of_it() -> None:
-    with Bench(HCA) as bench:
-        run = DeviceRun(HCA, {}, {name: bench.run_file(name) for name in ("test_pd", "test_srq", "test_mlx5_uar")})
+    with SuiteMachine(HCA) as machine:
+        run = DeviceRun(HCA, {}, {name: machine.run_file(name) for name in ("test_pd", "test_srq", "test_mlx5_uar")})
     assert run.totals()[PASSED] > 0
     assert regressions(load(STORED)[HCA], run) == []
     assert unexplained(run) == []
 
 
 def test_user_space_drives_the_card_behind_an_iommu() -> None:
-    with PassthroughBench() as bench:
-        assert not bench.guest.run(["ls", "/sys/class/infiniband"]).stdout.split()
-        file = bench.run_file("test_mlx5_vfio")
+    with PassthroughMachine() as machine:
+        assert not machine.guest.run(["ls", "/sys/class/infiniband"]).stdout.split()
+        file = machine.run_file("test_mlx5_vfio")
     assert {test.outcome for test in file.tests.values()} == {PASSED}, [test.reason for test in file.tests.values()]
     assert len(file.tests) == 2

@@ -11,7 +11,7 @@ from firmware.model.dct import Dct
 from firmware.model.objects import MODE_KLM, REMOTE_READ, Mkey
 from firmware.model.qp import ST_DCI
 from firmware.transport import dc, engine
-from firmware.transport.lifecycle import Event
+from firmware.transport.lifecycle import QpEvent
 from tests.packets import changed, divert
 from tests.scenario.test_paging import PRESENT, Region, answer, faults
 from tests.scenario.tools import FIRST, counted, inject
@@ -104,7 +104,7 @@ def test_connections_are_traced() -> None:
     world.settle()
     target.card.step(lambda: dc.drain(target.card.hca, target.dct))
     steps = [(details["from"], details["to"], details["why"]) for what, details in world.b.traces if what == "qp_state"]
-    assert steps == [("RST", "RTS", Event.CONNECT.value), ("RTS", "ERR", Event.DISCONNECT.value)]
+    assert steps == [("RST", "RTS", QpEvent.CONNECT.value), ("RTS", "ERR", QpEvent.DISCONNECT.value)]
 
 
 def test_a_small_message_is_in_the_targets_completion() -> None:

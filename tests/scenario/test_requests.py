@@ -4,7 +4,7 @@ import pytest
 
 from firmware.model.counters import Count, QCount
 from firmware.model.multicast import MulticastGroup
-from firmware.model.psn import HALF, distance, extend
+from firmware.model.psn import PSN_HALF, distance, extend
 from tests.scenario.tools import FIRST, inject, sent
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, End, SharedQueue, World, pair
 from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome
@@ -17,12 +17,12 @@ INVALID_REQUEST, ACCESS_ERROR = 0x10, 0x11
 
 
 def test_the_far_side_of_the_circle_is_behind() -> None:
-    assert (distance(HALF, 0), distance(HALF - 1, 0), distance(0, 1)) == (-HALF, HALF - 1, -1)
-    assert extend(HALF, 1 << 30) == (1 << 30) - HALF
+    assert (distance(PSN_HALF, 0), distance(PSN_HALF - 1, 0), distance(0, 1)) == (-PSN_HALF, PSN_HALF - 1, -1)
+    assert extend(PSN_HALF, 1 << 30) == (1 << 30) - PSN_HALF
     world, _, b = pair()
-    inject(world, b, op=WRITE, psn=FIRST + HALF & 0xFFFFFF)
+    inject(world, b, op=WRITE, psn=FIRST + PSN_HALF & 0xFFFFFF)
     assert world.b.hca.count[Count.RX_DUPLICATE_REQUESTS] == 1
-    inject(world, b, op=WRITE, psn=FIRST + HALF - 1 & 0xFFFFFF)
+    inject(world, b, op=WRITE, psn=FIRST + PSN_HALF - 1 & 0xFFFFFF)
     assert world.b.hca.count[Count.RX_OUT_OF_SEQUENCE] == 1
 
 

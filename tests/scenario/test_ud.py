@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from firmware.model.counters import Count, QCount
-from firmware.model.management import Nobody
+from firmware.model.management import NoManagement
 from firmware.model.multicast import MulticastGroup
 from firmware.model.qp import SQER
 from firmware.transport.port import origin
@@ -148,7 +148,7 @@ def test_a_management_datagram_that_nobody_attends_may_be_taken_by_the_card(take
     world, _, b = ud_pair()
     asked: list[int] = []
 
-    class Agents(Nobody):
+    class Agents(NoManagement):
         def unattended(self, number: int, packet: Packet) -> bool:
             asked.append(number)
             return taken
@@ -342,7 +342,7 @@ def test_smp_for_the_agent_does_not_reach_the_host() -> None:
     a, b = management(world, ST_QP0)
     seen: list[Packet] = []
 
-    class Agents(Nobody):
+    class Agents(NoManagement):
         def smp_in(self, number: int, packet: Packet) -> bool:
             if packet.payload[3] != 1:
                 return False

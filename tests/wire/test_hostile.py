@@ -14,7 +14,7 @@ import pytest
 from tests.wire.client import Client, closing, eventfds, header
 from tests.wire.conftest import Rig, ToyDevice
 from vhca.hw.memory import DmaError
-from vhca.vfio_user import Server, connection, outbox, patience, proto, server
+from vhca.vfio_user import Server, connection, outbox, proto, server, wait_budget
 from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.loop import SelectLoop
 from vhca.vfio_user.proto import Command
@@ -283,7 +283,7 @@ def test_a_client_that_does_it_again_is_dropped_whoever_it_is(rig: Rig, client: 
     assert rig.server.counters[ServerCount.SLOW_DMA_CLIENT] >= 1
     assert len(errors) == 20
     # what is left is a debt, or what comes back in a moment
-    assert rig.server._patience.limit(time.monotonic()) < patience.ACCOUNT_S / 10
+    assert rig.server._wait_budget.limit(time.monotonic()) < wait_budget.ACCOUNT_S / 10
 
 
 def test_a_slow_client_is_dropped_and_a_quick_one_is_not(rig: Rig, client: Client) -> None:

@@ -147,7 +147,7 @@ class Board:
         self._inbox: deque[PacketIn] = deque()
         self._inbox_bytes = 0
         # Command slots that were rung, and the command whose mailboxes are being fetched.
-        self._rung = 0
+        self._command_doorbells = 0
         self._fetching: Fetch | None = None
         self.firmware: Firmware = image.power_up(self._socket)
 
@@ -197,7 +197,7 @@ class Board:
         self._waiting.clear()
         self._inbox.clear()
         self._inbox_bytes = 0
-        self._rung = 0
+        self._command_doorbells = 0
         self._fetching = None
         self._device_memory.reset()
         self._commands.reset()
@@ -292,7 +292,7 @@ class Board:
                 event = self._inbox.popleft()
                 self._inbox_bytes -= len(event.packet.payload)
                 self._handle(event)
-            if self._fetching is not None or self._rung:
+            if self._fetching is not None or self._command_doorbells:
                 worked = True
                 self._command_piece()
             if not self.dead and self.firmware.waiting() and not self._held_back():
@@ -303,7 +303,7 @@ class Board:
         if (
             self._waiting
             or self._inbox
-            or self._rung
+            or self._command_doorbells
             or self._fetching is not None
             or (not self.dead and self.firmware.waiting())
         ):
@@ -329,7 +329,7 @@ class Board:
                 elif type(effect) is Loopback:
                     if self.looped is not None:
                         self.looped(effect.packet)
-                    self._arrived(PacketIn(effect.port, effect.packet, turned=True))
+                    self._arrived(PacketIn(effect.port, effect.packet, looped=True))
                 elif type(effect) is RaiseIrq:
                     self._raise_irq(effect.vector)
                 elif type(effect) is CommandDone:
@@ -369,15 +369,15 @@ class Board:
             self.event(InterfaceChange(state))
 
     def _command_doorbell(self, mask: int) -> None:
-        self._rung |= mask & (1 << (1 << LOG_COMMAND_SLOTS)) - 1
-        if self._rung:
+        self._command_doorbells |= mask & (1 << (1 << LOG_COMMAND_SLOTS)) - 1
+        if self._command_doorbells:
             self._ask_for_turn()
 
     def _command_piece(self) -> None:
         """Fetch some mailboxes of a command, or run it once it is complete; lowest slot first, one at a time."""
         if self._fetching is None:
-            slot = (self._rung & -self._rung).bit_length() - 1
-            self._rung &= self._rung - 1
+            slot = (self._command_doorbells & -self._command_doorbells).bit_length() - 1
+            self._command_doorbells &= self._command_doorbells - 1
             self._fetching = self._commands.fetch(slot)
         fetch = self._fetching
         self._busy = True

@@ -29,7 +29,7 @@ BLOCKS_PER_PIECE: Final = 16
 # No command answers with more.
 MAX_OUTPUT_BYTES: Final = 1 << 20
 # Complaints that are logged one by one; of the others, each time their number has doubled.
-PATIENCE: Final = 20
+LOGGED_COMPLAINTS: Final = 20
 
 _entry = CmdQueueEntry.unpacker(
     "type",
@@ -213,5 +213,5 @@ class CommandQueue:
     def _complain(self, text: str, *details: object) -> None:
         """Log what a guest did wrong, but do not let it fill the log."""
         self.complaints += 1
-        if self.complaints <= PATIENCE or not self.complaints & (self.complaints - 1):
+        if self.complaints <= LOGGED_COMPLAINTS or not self.complaints & (self.complaints - 1):
             log.warning(text + " (complaint %d)", *details, self.complaints)

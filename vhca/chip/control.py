@@ -25,7 +25,7 @@ SOCKET_NAME: Final = "rack.sock"
 """No longer than that of a rack's last card."""
 MAX_LINE_BYTES: Final = 4096
 MAX_CLIENTS: Final = 8
-PATIENCE_S: Final = 10.0
+CLIENT_TIMEOUT_S: Final = 10.0
 """For a client's next line, and for it to take an answer."""
 PAUSE_FACTOR: Final = 9
 """Behind an order there is none for so many times what it took: orders have a tenth of the time at most."""
@@ -44,7 +44,7 @@ class ControlSocket:
         self.path = Path(os.path.abspath(path))  # who looks for sockets is told the path as it is bound
         self._answer = answer
         self._too_long = refusal(f"a line has at most {MAX_LINE_BYTES} bytes")
-        self._too_many = refusal(f"{MAX_CLIENTS} others are connected; try again in {PATIENCE_S:.0f} seconds")
+        self._too_many = refusal(f"{MAX_CLIENTS} others are connected; try again in {CLIENT_TIMEOUT_S:.0f} seconds")
         self._listener: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
         self._threads: dict[threading.Thread, socket.socket] = {}
@@ -134,7 +134,7 @@ class ControlSocket:
         heard = b""
         with contextlib.suppress(OSError):
             while not self._stopping.is_set():
-                deadline_s = time.monotonic() + PATIENCE_S
+                deadline_s = time.monotonic() + CLIENT_TIMEOUT_S
                 while b"\n" not in heard and len(heard) < MAX_LINE_BYTES:
                     sock.settimeout(max(0.001, deadline_s - time.monotonic()))
                     data = sock.recv(MAX_LINE_BYTES - len(heard))
@@ -142,7 +142,7 @@ class ControlSocket:
                         return
                     heard += data
                 line, end, heard = heard.partition(b"\n")
-                sock.settimeout(PATIENCE_S)
+                sock.settimeout(CLIENT_TIMEOUT_S)
                 if not end:
                     sock.sendall(self._too_long + b"\n")
                     return

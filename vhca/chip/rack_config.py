@@ -1,4 +1,4 @@
-"""The order form of a rack: what its cards and its fabric are to be like. Knows nothing of how they are made."""
+"""The description of a rack: what its cards and its fabric are to be like. Knows nothing of how they are made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

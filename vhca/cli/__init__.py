@@ -1,1 +1,1 @@
-"""The front panel: the `vhca` command. One module per command; see :mod:`vhca.cli.main`."""
+"""The `vhca` command. One module per command; see :mod:`vhca.cli.main`."""

@@ -1,4 +1,4 @@
-"""The last word: what the guests' kernels complained of during a command, and what that makes of its exit status."""
+"""What the guests' kernels complained of during a command, and what that makes of its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The switches of the front panel: option types, and the options that every command with guests has.
+"""Options: their types, and the options that every command with guests has.
 
 A type either returns a value that fits or raises `argparse.ArgumentTypeError` with a sentence for people.
 """

@@ -1,4 +1,4 @@
-"""The lamps of the front panel: exit codes of the `vhca` command, the same for every command."""
+"""Exit codes of the `vhca` command, the same for every command."""
 
 from __future__ import annotations
 

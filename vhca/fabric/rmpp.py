@@ -26,7 +26,7 @@ Key = tuple[int, int, int]
 """(LID, QP, transaction id) of the receiver"""
 
 
-class Table:
+class TableResponse:
     """Records as the datagrams of one transfer; `header` gives the SA part of each, `stride` the bytes of a record."""
 
     def __init__(self, header: SaMad, records: Sequence[Layout], stride: int) -> None:
@@ -63,7 +63,7 @@ class Table:
 @dataclass(slots=True)
 class _Transfer:
     reply: Callable[[bytes], Packet]
-    table: Table
+    table: TableResponse
     next: int = 1
     acked: int = 0
     window_last: int = 1
@@ -82,7 +82,7 @@ class RmppSender:
         self._transfers: dict[Key, _Transfer] = {}
         self.aborted = 0
 
-    def start(self, key: Key, reply: Callable[[bytes], Packet], table: Table) -> None:
+    def start(self, key: Key, reply: Callable[[bytes], Packet], table: TableResponse) -> None:
         """Send `table` to whoever asked; `reply` makes a packet of a datagram. A repeated question restarts."""
         if table.segments == 1:
             # Answered as a whole: nothing to remember, the question is repeated if this is lost.

@@ -21,7 +21,7 @@ from vhca.fabric.counters import DirectoryCount, DirectoryCountOf
 from vhca.fabric.fair_queue import FairQueue, Job
 from vhca.fabric.link import CallSoon
 from vhca.fabric.multicast import Group, MulticastGroups
-from vhca.fabric.rmpp import RmppSender, Table
+from vhca.fabric.rmpp import RmppSender, TableResponse
 from vhca.fabric.sa_records import NotOnePath, matches
 from vhca.fabric.sa_registry import Services, Subscribers
 from vhca.fabric.subnet_manager import SubnetManager
@@ -334,7 +334,7 @@ class SubnetAdministration:
         header.method = madwire.METHOD_GET_TABLE_RESP
         header.attr_offset = stride // 8
         key = (packet.route.slid, packet.src_qp, request.tid)
-        self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), Table(header, records, stride))
+        self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), TableResponse(header, records, stride))
 
     def _packet_to(self, request: Packet, mad: bytes) -> Packet:
         return gmp_reply(request, mad, self.manager.lid)

@@ -68,12 +68,12 @@ class EqDoorbell:
 class PacketIn:
     """A packet (or a burst of consecutive packets of one message) arrived at `port` (1-based).
 
-    `turned`: it is the card's own and came back as a `Loopback` asked for, without having been on the link.
+    `looped`: it is the card's own and came back as a `Loopback` asked for, without having been on the link.
     """
 
     port: int
     packet: Packet
-    turned: bool = False
+    looped: bool = False
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The bench: packages, kernels, guest image, QEMU, agent, and the lab that joins them. See :class:`Lab`.
+"""Guests with cards: packages, kernels, guest image, QEMU, agent, and the lab that joins them. See :class:`Lab`.
 
 This is the library's door: what is named here is for everybody. Beside it are :mod:`vhca.lab.perftest` (programs
 between two guests), :mod:`vhca.lab.packages` (Debian packages for a guest) and :mod:`vhca.lab.kernels` (what a name of

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from vhca.lab import guest_agent as wire
+from vhca.lab import guest_agent
 from vhca.lab.agent_process import STREAM_MAX_BYTES, Process, Sink, Stream
 from vhca.lab.errors import CommandTimeout, Completed, GuestError, KernelPanic
 
@@ -50,7 +50,7 @@ class AgentClient:
         self._sync = sync
         self._socket = connection
         self._socket.setblocking(False)
-        self._splitter = wire.Splitter(sync)
+        self._splitter = guest_agent.Splitter(sync)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._outgoing = bytearray()
@@ -98,7 +98,7 @@ class AgentClient:
         size = tty[0].to_bytes(2, "big") + tty[1].to_bytes(2, "big") if tty else b""
         variables = [f"{name}={value}".encode() for name, value in (env or {}).items()]
         fields = [cwd.encode(), size, b"%d" % len(argv), *(os.fsencode(a) for a in argv), *variables]
-        return self._start(wire.RUN, fields, argv, stdout, stderr, start_timeout_s)
+        return self._start(guest_agent.RUN, fields, argv, stdout, stderr, start_timeout_s)
 
     def run(
         self,
@@ -136,8 +136,10 @@ class AgentClient:
         self._put(io.BytesIO(data), target, mode, timeout_s)
 
     def _put(self, source: BinaryIO, target: str, mode: int, timeout_s: float) -> None:
-        process = self._start(wire.PUT, [os.fsencode(target), b"%d" % mode], ["put", target], None, None, timeout_s)
-        while data := source.read(wire.WINDOW):
+        process = self._start(
+            guest_agent.PUT, [os.fsencode(target), b"%d" % mode], ["put", target], None, None, timeout_s
+        )
+        while data := source.read(guest_agent.WINDOW):
             process.write(data, timeout_s)
         process.close_stdin()
         process.wait(timeout_s)
@@ -152,7 +154,7 @@ class AgentClient:
     def _get(self, source: str, sink: Sink, timeout_s: float, max_bytes: int) -> int:
         """Pass a file of the guest on piece by piece; returns its mode, as the guest tells it."""
         fields = [os.fsencode(source), b"%d" % max_bytes]
-        process = self._start(wire.GET, fields, ["get", source], sink, None, timeout_s)
+        process = self._start(guest_agent.GET, fields, ["get", source], sink, None, timeout_s)
         try:
             process.wait(timeout_s)
         finally:
@@ -204,7 +206,7 @@ class AgentClient:
         started_s = time.monotonic()
         self._pings[token] = answered
         try:
-            self.send(wire.PING, 0, token)
+            self.send(guest_agent.PING, 0, token)
             if not answered.wait(timeout_s):
                 raise GuestError(f"{self.name}: the agent does not answer")
         finally:
@@ -233,8 +235,8 @@ class AgentClient:
     def _start(
         self, kind: int, fields: list[bytes], args: Sequence[str], out: Sink | None, err: Sink | None, timeout_s: float
     ) -> Process:
-        request = wire.pack_fields(fields)
-        if len(request) > wire.MAX_PAYLOAD:
+        request = guest_agent.pack_fields(fields)
+        if len(request) > guest_agent.MAX_PAYLOAD:
             raise ValueError(f"the command line and environment are {len(request)} bytes long, too long")
         with self._lock:
             self._check_open()
@@ -271,14 +273,14 @@ class AgentClient:
             if not self._changed.wait_for(lambda: len(self._outgoing) < _SEND_AHEAD_BYTES or self._closed, 30):
                 raise GuestError(f"{self.name}: the guest does not read from its agent's port")
             self._check_open()
-            self._outgoing += wire.frame(kind, channel, payload)
+            self._outgoing += guest_agent.frame(kind, channel, payload)
         self._poke()
 
     def send_at_once(self, kind: int, channel: int, payload: bytes = b"") -> None:
         """The same from the port's own thread, which must not wait for room: for a few small frames."""
         with self._changed:
             if not self._closed and self._ready is not None:
-                self._outgoing += wire.frame(kind, channel, payload)
+                self._outgoing += guest_agent.frame(kind, channel, payload)
 
     def _poke(self) -> None:
         with contextlib.suppress(OSError):
@@ -328,9 +330,9 @@ class AgentClient:
         for kind, channel, payload in self._splitter.feed(data):
             if kind == 0:
                 self._restarted()
-            elif kind == wire.READY:
+            elif kind == guest_agent.READY:
                 self._on_ready(payload)
-            elif kind == wire.PONG:
+            elif kind == guest_agent.PONG:
                 if event := self._pings.get(payload):
                     event.set()
             else:
@@ -355,7 +357,7 @@ class AgentClient:
 
     def _on_ready(self, payload: bytes) -> None:
         try:
-            boot_id, release, pid, *_ = wire.unpack_fields(payload)
+            boot_id, release, pid, *_ = guest_agent.unpack_fields(payload)
             ready = Ready(boot_id.decode(), release.decode(), int(pid))
         except ValueError:
             self.unexpected_frames += 1

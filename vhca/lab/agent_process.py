@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
-from vhca.lab import guest_agent as wire
+from vhca.lab import guest_agent
 from vhca.lab.errors import CommandTimeout, GuestError, printable
 
 STREAM_MAX_BYTES: Final = 64 << 20
@@ -75,7 +75,7 @@ class Stream:
             self._changed.notify_all()
 
 
-class Port(Protocol):
+class ServicePort(Protocol):
     """A guest's service port, as a command in the guest uses it."""
 
     name: str
@@ -90,7 +90,9 @@ class Port(Protocol):
 class Process:
     """A command in a guest, like :class:`subprocess.Popen` as far as it goes."""
 
-    def __init__(self, port: Port, channel: int, args: Sequence[str], out: Sink | None, err: Sink | None) -> None:
+    def __init__(
+        self, port: ServicePort, channel: int, args: Sequence[str], out: Sink | None, err: Sink | None
+    ) -> None:
         self.args = list(args)
         self.stdout = Stream()
         self.stderr = Stream()
@@ -98,11 +100,11 @@ class Process:
         self.returncode: int | None = None
         self._port = port
         self._channel = channel
-        self._sinks = {wire.STDOUT: out or self.stdout.put, wire.STDERR: err or self.stderr.put}
+        self._sinks = {guest_agent.STDOUT: out or self.stdout.put, guest_agent.STDERR: err or self.stderr.put}
         self._changed = threading.Condition()
         self._started = False
         self._failure: GuestError | OSError | None = None
-        self._credit = wire.WINDOW
+        self._credit = guest_agent.WINDOW
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for the end and return the status (negative: killed by that signal)."""
@@ -121,7 +123,7 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Send a signal to the command and all it started."""
         if not self._ended:
-            self._port.send(wire.SIGNAL, self._channel, number.to_bytes(2, "big"))
+            self._port.send(guest_agent.SIGNAL, self._channel, number.to_bytes(2, "big"))
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -140,19 +142,19 @@ class Process:
                     raise CommandTimeout(f"{self._port.name}: {self.args[0]} does not read its input")
                 if self._ended:
                     return
-                part = view[: min(self._credit, wire.CHUNK)]
+                part = view[: min(self._credit, guest_agent.CHUNK)]
                 self._credit -= len(part)
-            self._port.send(wire.STDIN, self._channel, bytes(part))
+            self._port.send(guest_agent.STDIN, self._channel, bytes(part))
             view = view[len(part) :]
 
     def close_stdin(self) -> None:
         """End the command's standard input."""
         if not self._ended:
-            self._port.send(wire.STDIN, self._channel)
+            self._port.send(guest_agent.STDIN, self._channel)
 
     def resize(self, rows: int, columns: int) -> None:
         """Tell a command that has a terminal the size of it."""
-        self._port.send(wire.RESIZE, self._channel, rows.to_bytes(2, "big") + columns.to_bytes(2, "big"))
+        self._port.send(guest_agent.RESIZE, self._channel, rows.to_bytes(2, "big") + columns.to_bytes(2, "big"))
 
     @property
     def _ended(self) -> bool:
@@ -172,17 +174,17 @@ class Process:
             if not self._ended:
                 self._pass_on(self._sinks[kind], payload)
             return False
-        last = kind in (wire.EXIT, wire.FAILED)
+        last = kind in (guest_agent.EXIT, guest_agent.FAILED)
         with self._changed:
-            if kind == wire.STARTED:
+            if kind == guest_agent.STARTED:
                 self.pid, self._started = int.from_bytes(payload[:4], "big"), True
-            elif kind == wire.CREDIT:
-                self._credit = min(wire.WINDOW, self._credit + int.from_bytes(payload[:4], "big"))
+            elif kind == guest_agent.CREDIT:
+                self._credit = min(guest_agent.WINDOW, self._credit + int.from_bytes(payload[:4], "big"))
             elif self._ended:
                 pass
-            elif kind == wire.EXIT:
+            elif kind == guest_agent.EXIT:
                 self.returncode = int.from_bytes(payload[:4], "big", signed=True)
-            elif kind == wire.FAILED:
+            elif kind == guest_agent.FAILED:
                 self._failure = _failure(self._port.name, payload)
             self._changed.notify_all()
         if last:
@@ -202,7 +204,7 @@ class Process:
     def _give_up(self, error: GuestError | OSError) -> None:
         """End the command; what it still prints until the guest says that it ended is dropped."""
         self._abandon(error)
-        self._port.send_at_once(wire.SIGNAL, self._channel, signals.SIGKILL.to_bytes(2, "big"))
+        self._port.send_at_once(guest_agent.SIGNAL, self._channel, signals.SIGKILL.to_bytes(2, "big"))
 
     def abandon_output(self) -> None:
         """Take no more output."""
@@ -226,7 +228,7 @@ def _nowhere(_data: bytes) -> None:
 
 def _failure(name: str, payload: bytes) -> OSError:
     try:
-        number, text, *_ = wire.unpack_fields(payload)
+        number, text, *_ = guest_agent.unpack_fields(payload)
         code, words = int(number), text.decode("utf-8", "replace")
     except ValueError:
         code, words = 0, "the agent failed in a way it cannot say"

@@ -1,4 +1,4 @@
-"""The parts store of the bench: one folder with everything that is fetched or built once.
+"""The cache: one folder with everything that is fetched or built once.
 
 Assumes a POSIX file system with `flock` and an atomic `rename`. Guarantees: an entry that exists is
 complete (it is built beside its place and renamed into it); two processes that want the same entry build

@@ -1,4 +1,4 @@
-"""The strip-chart recorder at a guest's console: what a machine prints goes to a file that does not grow for ever.
+"""The log of a guest's console: what a machine prints goes to a file that does not grow for ever.
 
 Assumes a descriptor that becomes readable and comes to its end when the machine does. Guarantees: at most
 :data:`FILE_BYTES` in the file and as much in an older one beside it (`NAME.1`), however much is printed; both are

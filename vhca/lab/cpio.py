@@ -1,4 +1,4 @@
-"""The punched tape a guest boots from: a writer (and a reader) of `newc` cpio archives.
+"""The archive that a guest boots from: a writer (and a reader) of `newc` cpio archives.
 
 The format is what the kernel unpacks as an initramfs: 110 bytes of ASCII header, name and data each padded
 to 4 bytes. Guarantees: the same entries in the same order give the same bytes; owner is always root; the

@@ -1,4 +1,4 @@
-"""The probes at a guest: a live console, a debugger's socket, and a look at how many processors the kernel took.
+"""Debugging a guest: a live console, a debugger's socket, and a look at how many processors the kernel took.
 
 Assumes nothing of the guest. A debugger that is attached stops the guest's time, not the host's: time-outs go on.
 """

@@ -1,4 +1,4 @@
-"""The inspection before power-on: what this host has, what it lacks, and how to get it.
+"""The check of a host: what it has, what it lacks, and how to get it.
 
 Nothing is fetched, installed or changed, but for one small file that is asked of the mirror to see whether
 it answers.

@@ -1,4 +1,4 @@
-"""The label on a part: what an ELF file needs and what a kernel module says of itself.
+"""What an ELF file needs and what a kernel module says of itself.
 
 Reads only what image building needs: the names of the shared libraries a program asks for, and the
 `.modinfo` section of a module. Anything malformed gives `None` or nothing, never an exception.

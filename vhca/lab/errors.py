@@ -1,4 +1,4 @@
-"""What went wrong on the bench: host and configuration troubles, each saying what to do about it.
+"""What went wrong in a lab: host and configuration troubles, each saying what to do about it.
 
 Nothing here describes a fault of the card or of a driver; a guest that fails to boot or a command that
 fails inside a guest has its own class, so that a test can tell the two apart.

@@ -1,4 +1,4 @@
-"""The rooms of a bench: where its sockets, its logs and what it shares with guests are."""
+"""The folders of a lab: where its sockets, its logs and what it shares with guests are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One machine of the bench: QEMU with its console, its agent and its cards, from power-on to the end.
+"""One machine of a lab: QEMU with its console, its agent and its cards, from power-on to the end.
 
 Assumes what :mod:`vhca.lab.prepare` made ready. Guarantees: what the guest prints, and QEMU's own messages, are in
 files; a call into a guest that is gone ends with the last words of both.
@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vhca.lab import debug, folders
-from vhca.lab import guest_agent as wire
+from vhca.lab import debug, folders, guest_agent
 from vhca.lab import qemu as machine
 from vhca.lab.agent_client import FILE_MAX_BYTES, AgentClient
 from vhca.lab.agent_process import Process, Sink
@@ -112,7 +111,7 @@ class Guest:
     def start(self, network_end: socket.socket | None) -> None:
         """Power it on. For its lab."""
         self._powered_s = time.monotonic()
-        sync = secrets.token_bytes(wire.SYNC_BYTES)
+        sync = secrets.token_bytes(guest_agent.SYNC_BYTES)
         agent_ours, agent_theirs = socket.socketpair()
         qmp_ours, qmp_theirs = socket.socketpair()
         console_ours, console_theirs = socket.socketpair()

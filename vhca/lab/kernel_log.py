@@ -1,4 +1,4 @@
-"""The triage nurse: reads a kernel's log and says which lines are complaints about the kernel itself.
+"""Reads a kernel's log and says which lines are complaints about the kernel itself.
 
 Assumes text as `dmesg -r` prints it (`<4>[ 12.3] words`) or a console shows it (`[ 12.3] words`, or no time at
 all). Guarantees: pure functions; whatever the text, the answer is bounded by it, and lines that programs wrote

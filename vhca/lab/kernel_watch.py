@@ -1,4 +1,4 @@
-"""The night nurse at a guest's bed: notices a panic at once, and reads the kernel's log when asked.
+"""Watches a guest's kernel: notices a panic at once, and reads the kernel's log when asked.
 
 Assumes the console's recorder tells what comes. Guarantees: a panic ends all that waits for the guest, within a second
 of its last line; a kernel that stays halted is stopped, so that its memory can be looked at and no processor spins; a

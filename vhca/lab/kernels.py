@@ -1,4 +1,4 @@
-"""The slot for the operating system: finds the kernel that a guest shall boot, wherever it comes from.
+"""Kernels: finds the one that a guest shall boot, wherever it comes from.
 
 A SPEC is one of
 

@@ -1,4 +1,4 @@
-"""The bench: guests, their cards and the fabric between them, set up and torn down as one thing.
+"""The lab: guests, their cards and the fabric between them, set up and torn down as one thing.
 
 Guarantees: guests boot at the same time; whatever happens (exception, Ctrl-C, end of the process) no QEMU is
 left; each guest's console and QEMU's own messages are in files, kept if the run failed.

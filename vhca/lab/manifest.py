@@ -1,4 +1,4 @@
-"""The packing list of a guest: which packages, programs and modules are in its image.
+"""The manifest of a guest: which packages, programs and modules are in its image.
 
 Read from what the image is made of, so it cannot differ from it. Versions are those that the packages' own changelogs
 name first.
@@ -40,7 +40,7 @@ class Manifest:
 
 
 def manifest(kernel: Kernel, cache: Cache, progress: Progress) -> Manifest:
-    """The packing list of a guest with this kernel. Fetches the guest's packages if they are not in the cache."""
+    """The manifest of a guest with this kernel. Fetches the guest's packages if they are not in the cache."""
     root = guest_root(cache, progress)
     files, applets = programs(root)
     wanted = [module_name(name) for name in MODULES]

@@ -1,4 +1,4 @@
-"""The store-room: distribution packages, fetched with apt into a private folder and unpacked, never installed.
+"""Distribution packages, fetched with apt into a private folder and unpacked, never installed.
 
 Assumes `apt-get`, `apt-config` and `dpkg-deb` on the host, and a mirror that the host's own apt uses
 (or the one that `VHCA_DEBIAN_MIRROR` names). Guarantees: needs no root; reads the host's apt settings

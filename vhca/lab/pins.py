@@ -1,4 +1,4 @@
-"""The bill of materials: which packages a bench is made of, and the checksums of those no index lists.
+"""What is pinned: which packages a lab is made of, and the checksums of those no index lists.
 
 Data only. Changing a list here changes the key of what is built from it, so the cache rebuilds by itself.
 """

@@ -1,4 +1,4 @@
-"""Unpacking the bench: makes QEMU, a kernel and a guest image ready, once, and says what it does."""
+"""The preparation: makes QEMU, a kernel and a guest image ready, once, and says what it does."""
 
 from __future__ import annotations
 

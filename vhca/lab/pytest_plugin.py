@@ -1,4 +1,4 @@
-"""The bench as pytest sees it: fixtures that are booted guests, so that a driver test is a few lines.
+"""The lab as pytest sees it: fixtures that are booted guests, so that a driver test is a few lines.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The display of a bench: rows of words, in aligned columns."""
+"""Rows of words, in aligned columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The printed manual: one page of tables for each module of declared structures.
+"""The pages of the formats: one page of tables for each module of declared structures.
 
 `python -m vhca.layout.pages PACKAGE FOLDER` writes the pages of everything under a package; `--check`
 writes nothing and exits with 1 if a page is missing, out of date or left over.

@@ -30,7 +30,7 @@ IDLE_S: Final = 0.5
 # Turns are given for so long before timers and sockets are looked at again.
 SLICE_NS: Final = 2_000_000
 # Failures that are logged one by one; of the others, each time their number has doubled.
-PATIENCE: Final = 100
+LOGGED_ERRORS: Final = 100
 FAILED_ROUND_PAUSE_S: Final = 0.01
 ALIVE_CHECK_S: Final = 0.2
 
@@ -323,7 +323,7 @@ class Loop:
     def _failed(self, what: str) -> None:
         """Count and log the exception under way, but do not let one that comes every round fill the disk."""
         self.errors += 1
-        if self.errors <= PATIENCE or not self.errors & (self.errors - 1):
+        if self.errors <= LOGGED_ERRORS or not self.errors & (self.errors - 1):
             log.exception("%s (failure %d)", what, self.errors)
 
     def _drain_wake(self) -> None:

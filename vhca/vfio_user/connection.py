@@ -31,9 +31,9 @@ from vhca.vfio_user.counters import ServerCount
 from vhca.vfio_user.eventfd import is_eventfd
 from vhca.vfio_user.loop import Loop
 from vhca.vfio_user.outbox import Outbox
-from vhca.vfio_user.patience import Patience
 from vhca.vfio_user.proto import FLAGS_NO_REPLY, HEADER_SIZE, REGION_WRITE
 from vhca.vfio_user.session import Outgoing, Session
+from vhca.vfio_user.wait_budget import WaitBudget
 
 CHUNK_SIZE: Final = 64 << 10
 """Bytes taken from the socket in one read."""
@@ -69,7 +69,7 @@ class Connection:
         sock: socket.socket,
         session: Session,
         counters: Counter[ServerCount],
-        patience: Patience,
+        wait_budget: WaitBudget,
         loop: Loop,
         on_lost: Callable[[], None],
         log: Callable[[str, BaseException | None], None],
@@ -82,7 +82,7 @@ class Connection:
         self.session = session
         self.lost = False
         self._counters = counters
-        self._patience = patience
+        self._wait_budget = wait_budget
         self._loop = loop
         self._on_lost = on_lost
         self._log = log
@@ -414,7 +414,7 @@ class Connection:
         if not self._round_open:
             self._round_open = True
             self._loop.call_later(0, self._new_round)
-        if self._patience.limit(time.monotonic()) <= 0 or self._ahead >= MAX_AHEAD:
+        if self._wait_budget.limit(time.monotonic()) <= 0 or self._ahead >= MAX_AHEAD:
             self._counters[ServerCount.DMA_REFUSED] += 1
             raise DmaError(f"{what}: this card has kept the others waiting long enough for now")
         message_id = self._next_id
@@ -435,9 +435,9 @@ class Connection:
         """Wait as long as this card may keep the others waiting."""
         begin = time.monotonic()
         try:
-            return self._serve_until(message_id, begin + self._patience.limit(begin), what)
+            return self._serve_until(message_id, begin + self._wait_budget.limit(begin), what)
         finally:
-            if self._patience.spend(begin, time.monotonic()) and not self.lost:
+            if self._wait_budget.spend(begin, time.monotonic()) and not self.lost:
                 self._counters[ServerCount.SLOW_DMA_CLIENT] += 1
                 self._log("dropped: it keeps DMA messages waiting, and with them all cards of this process", None)
                 self._lose()
@@ -466,7 +466,7 @@ class Connection:
     def _new_round(self) -> None:
         self._round_open = False
         self._ahead = 0
-        self._patience.new_round()
+        self._wait_budget.new_round()
         if self._have > self._pos and not self.lost:
             # What came before a reply that was waited for has been handled, what came behind it has not.
             self._resume_soon()

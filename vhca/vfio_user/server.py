@@ -28,8 +28,8 @@ from vhca.vfio_user.dma import DmaTable
 from vhca.vfio_user.eventfd import Signaller, is_eventfd
 from vhca.vfio_user.irqs import IrqTable
 from vhca.vfio_user.loop import Loop, SelectLoop
-from vhca.vfio_user.patience import ROUND_S, Patience
 from vhca.vfio_user.session import Session
+from vhca.vfio_user.wait_budget import ROUND_S, WaitBudget
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Server:
         """Prepare a server for the socket `path`; None if clients only come by :meth:`adopt`.
 
         `dma_wait_s` bounds the waiting for replies to DMA messages in one round of the loop: see
-        :mod:`vhca.vfio_user.patience`. `session_type` may be a subclass that records commands or answers them
+        :mod:`vhca.vfio_user.wait_budget`. `session_type` may be a subclass that records commands or answers them
         with errors on purpose.
         """
         if len(device.regions) < 8 or len(device.irq_counts) < 3:
@@ -82,7 +82,7 @@ class Server:
         self.dma = DmaTable()
         self._signaller = Signaller()
         self.irqs = IrqTable(device.irq_counts, self._signaller.signal, os.close)
-        self._patience = Patience(dma_wait_s)
+        self._wait_budget = WaitBudget(dma_wait_s)
         self._session_type = session_type
         self._loop: Loop | None = None
         self._listener: socket.socket | None = None
@@ -93,7 +93,7 @@ class Server:
 
     def rest_s(self) -> float:
         """How long the device should leave guest memory alone, since waiting for it kept others waiting; mostly 0."""
-        return max(0.0, self._patience.rest_until - time.monotonic())
+        return max(0.0, self._wait_budget.rest_until - time.monotonic())
 
     # ---- life ----
 
@@ -136,7 +136,7 @@ class Server:
             counters=self.counters,
         )
         connection = Connection(
-            sock, session, self.counters, self._patience, self._loop, self.disconnect, self._log, self._name
+            sock, session, self.counters, self._wait_budget, self._loop, self.disconnect, self._log, self._name
         )
         self._connection = self.dma.channel = connection
 

@@ -1,4 +1,4 @@
-"""The conformance command without a guest: choices, verdicts, explanations, the page, and the bench's inside half."""
+"""The conformance command without a guest: choices, verdicts, explanations, the page, and the machine's inside half."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_the_longest_line_is_taken_and_a_longer_one_refused(tmp_path: Path) -> N
 
 
 def test_a_silent_or_trickling_client_is_hung_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(control, "CLIENT_TIMEOUT_S", 0.3)
     with echo(tmp_path) as server:
         with connect(server.path) as silent:
             assert silent.recv(1) == b""
@@ -127,7 +127,7 @@ def test_a_silent_or_trickling_client_is_hung_up(tmp_path: Path, monkeypatch: py
 
 
 def test_who_does_not_take_his_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(control, "CLIENT_TIMEOUT_S", 1.0)
     large = b"x" * (4 << 20)
     with (
         echo(tmp_path, lambda line: large if line == b"large" else line) as server,

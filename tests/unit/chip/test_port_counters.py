@@ -2,7 +2,7 @@
 
 import pytest
 
-from firmware.port import VIOLATIONS_MAX
+from firmware.port_view import VIOLATIONS_MAX
 from tests.packets import packet_of
 from tests.support.driver import Driver
 from vhca.management.performance import PortCounters

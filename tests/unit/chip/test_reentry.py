@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.driver import Driver
 from vhca.chip.board import WAITING_ACCESSES
-from vhca.chip.command_queue import PATIENCE
+from vhca.chip.command_queue import LOGGED_COMPLAINTS
 from vhca.chip.counters import BoardCount
 from vhca.wire.connectx.cmd import Op
 
@@ -93,5 +93,5 @@ def test_a_queue_that_moves_while_its_commands_run_does_not_fill_the_log(caplog:
         board.bar0.write(0x18, (1).to_bytes(4, "big"))
         driver.run_deferred()
     lines = [record for record in caplog.records if "its queue has gone" in record.message]
-    assert PATIENCE <= len(lines) <= PATIENCE + 10
+    assert LOGGED_COMPLAINTS <= len(lines) <= LOGGED_COMPLAINTS + 10
     assert {record.levelname for record in lines} == {"WARNING"}

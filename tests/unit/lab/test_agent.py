@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.content import some_bytes
-from vhca.lab import guest_agent as wire
+from vhca.lab import guest_agent
 from vhca.lab.agent_client import AgentClient
 from vhca.lab.agent_process import Process, Stream
 from vhca.lab.errors import CommandTimeout, GuestError, KernelPanic
 
 SYNC = bytes(range(16))
-AGENT = Path(wire.__file__)
+AGENT = Path(guest_agent.__file__)
 
 
 def start_agent(end: socket.socket) -> subprocess.Popen[bytes]:
@@ -75,7 +75,7 @@ def test_what_cannot_be_started(client: AgentClient, tmp_path: Path) -> None:
 
 
 def test_more_input_than_any_buffer(client: AgentClient) -> None:
-    data = some_bytes(3 * wire.WINDOW + 17)
+    data = some_bytes(3 * guest_agent.WINDOW + 17)
     process = client.popen(["cat"], cwd="/")
     process.write(data)
     process.close_stdin()
@@ -84,7 +84,7 @@ def test_more_input_than_any_buffer(client: AgentClient) -> None:
 
 
 def test_input_that_nobody_reads_is_no_error(client: AgentClient) -> None:
-    assert client.run(["true"], stdin=bytes(2 * wire.WINDOW), cwd="/").returncode == 0
+    assert client.run(["true"], stdin=bytes(2 * guest_agent.WINDOW), cwd="/").returncode == 0
 
 
 def test_signals_reach_the_whole_command(client: AgentClient) -> None:
@@ -282,7 +282,7 @@ def test_a_restart_ends_what_ran_and_serves_again(port: tuple[AgentClient, socke
     process = client.popen(["sleep", "1000"], cwd="/")
     first.kill()
     first.wait()
-    end.send(wire.frame(wire.STDOUT, 1, bytes(500))[:300])  # the guest died in the middle of a frame
+    end.send(guest_agent.frame(guest_agent.STDOUT, 1, bytes(500))[:300])  # the guest died in the middle of a frame
     second = start_agent(end)
     try:
         client.wait_ready(20, after_boots=1)
@@ -311,13 +311,13 @@ def test_the_end_of_the_machine_ends_calls(port: tuple[AgentClient, socket.socke
 
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_fields_survive_the_trip(fields: list[bytes]) -> None:
-    assert wire.unpack_fields(wire.pack_fields(fields)) == fields
+    assert guest_agent.unpack_fields(guest_agent.pack_fields(fields)) == fields
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_as_fields_give_fields_or_a_value_error(data: bytes) -> None:
     with contextlib.suppress(ValueError):
-        wire.unpack_fields(data)
+        guest_agent.unpack_fields(data)
 
 
 @given(
@@ -328,26 +328,26 @@ def test_any_bytes_as_fields_give_fields_or_a_value_error(data: bytes) -> None:
 def test_frames_come_out_however_the_stream_is_cut(
     leftover: bytes, frames: list[tuple[int, int, bytes]], cuts: list[int]
 ) -> None:
-    stream = leftover.replace(SYNC, b"") + SYNC + b"".join(wire.frame(*f) for f in frames)
-    splitter = wire.Splitter(SYNC)
+    stream = leftover.replace(SYNC, b"") + SYNC + b"".join(guest_agent.frame(*f) for f in frames)
+    splitter = guest_agent.Splitter(SYNC)
     out: list[tuple[int, int, bytes]] = []
     at = turn = 0
     while at < len(stream):
         step = cuts[turn % len(cuts)]
         out += splitter.feed(stream[at : at + step])
         at, turn = at + step, turn + 1
-    if SYNC not in stream[len(stream) - sum(len(wire.frame(*f)) for f in frames) :]:
+    if SYNC not in stream[len(stream) - sum(len(guest_agent.frame(*f)) for f in frames) :]:
         assert out == [(0, 0, b""), *frames]
 
 
 @given(st.lists(st.binary(max_size=200), max_size=10))
 def test_any_bytes_never_break_the_splitter(chunks: list[bytes]) -> None:
-    splitter = wire.Splitter(SYNC)
+    splitter = guest_agent.Splitter(SYNC)
     splitter.feed(SYNC)
     for chunk in chunks:
         splitter.feed(chunk)
     # whatever came, a sync word gets the stream going again
-    assert splitter.feed(SYNC + wire.frame(wire.PING, 3, b"x"))[-1] == (wire.PING, 3, b"x")
+    assert splitter.feed(SYNC + guest_agent.frame(guest_agent.PING, 3, b"x"))[-1] == (guest_agent.PING, 3, b"x")
 
 
 class Hostile:
@@ -356,15 +356,15 @@ class Hostile:
     def __init__(self, end: socket.socket, answer: Callable[[int], Iterator[bytes]]) -> None:
         self._end, self._answer = end, answer
         self.sent = 0
-        end.sendall(SYNC + wire.frame(wire.READY, 0, wire.pack_fields([b"id", b"6.19", b"1"])))
+        end.sendall(SYNC + guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields([b"id", b"6.19", b"1"])))
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
     def _serve(self) -> None:
-        splitter = wire.Splitter(SYNC)
+        splitter = guest_agent.Splitter(SYNC)
         while True:
             for kind, channel, _ in splitter.feed(self._end.recv(4096)):
-                if kind in (wire.RUN, wire.GET):
+                if kind in (guest_agent.RUN, guest_agent.GET):
                     with contextlib.suppress(OSError):
                         for frame in self._answer(channel):
                             self._end.sendall(frame)
@@ -378,9 +378,9 @@ def test_a_guest_that_sends_more_than_was_asked_for_fills_nothing(
     client, end = port
 
     def flood(channel: int) -> Iterator[bytes]:
-        yield wire.frame(wire.STARTED, channel, (0o4777).to_bytes(4, "big"))
+        yield guest_agent.frame(guest_agent.STARTED, channel, (0o4777).to_bytes(4, "big"))
         for _ in range(1000):
-            yield wire.frame(wire.STDOUT, channel, bytes(30_000))
+            yield guest_agent.frame(guest_agent.STDOUT, channel, bytes(30_000))
 
     hostile = Hostile(end, flood)
     client.wait_ready(20)
@@ -396,10 +396,10 @@ def test_small_frames_take_no_more_room_than_their_bytes(port: tuple[AgentClient
     client, end = port
 
     def drizzle(channel: int) -> Iterator[bytes]:
-        yield wire.frame(wire.STARTED, channel, bytes(4))
+        yield guest_agent.frame(guest_agent.STARTED, channel, bytes(4))
         for _ in range(frames):
-            yield wire.frame(wire.STDOUT, channel, b"x") * 100
-        yield wire.frame(wire.EXIT, channel, bytes(4))
+            yield guest_agent.frame(guest_agent.STDOUT, channel, b"x") * 100
+        yield guest_agent.frame(guest_agent.EXIT, channel, bytes(4))
 
     Hostile(end, drizzle)
     client.wait_ready(20)
@@ -416,7 +416,7 @@ def test_why_a_guest_refuses_is_shown_without_what_a_terminal_would_obey(
     client, end = port
 
     def refuse(channel: int) -> Iterator[bytes]:
-        yield wire.frame(wire.FAILED, channel, wire.pack_fields([number, b"\x1b]0;title\x07 no"]))
+        yield guest_agent.frame(guest_agent.FAILED, channel, guest_agent.pack_fields([number, b"\x1b]0;title\x07 no"]))
 
     Hostile(end, refuse)
     client.wait_ready(20)
@@ -427,15 +427,20 @@ def test_why_a_guest_refuses_is_shown_without_what_a_terminal_would_obey(
 
 def test_garbage_from_a_guest_is_counted_not_believed(port: tuple[AgentClient, socket.socket]) -> None:
     client, end = port
-    end.send(SYNC + wire.frame(wire.READY, 0, b"\xff\xff\xff\xff") + wire.frame(wire.EXIT, 77, b"") + wire.frame(99, 1))
-    end.send(wire.frame(wire.READY, 0, wire.pack_fields([b"id", b"6.19", b"1"])))
+    end.send(
+        SYNC
+        + guest_agent.frame(guest_agent.READY, 0, b"\xff\xff\xff\xff")
+        + guest_agent.frame(guest_agent.EXIT, 77, b"")
+        + guest_agent.frame(99, 1)
+    )
+    end.send(guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields([b"id", b"6.19", b"1"])))
     assert client.wait_ready(20).kernel_release == "6.19"
     assert client.unexpected_frames == 3
 
 
 def test_what_was_printed_before_a_panic_is_passed_on_first(port: tuple[AgentClient, socket.socket]) -> None:
     client, theirs = port
-    theirs.sendall(SYNC + wire.frame(wire.READY, 0, wire.pack_fields([b"boot", b"6.19", b"1"])))
+    theirs.sendall(SYNC + guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields([b"boot", b"6.19", b"1"])))
     client.wait_ready(20)
     got: list[bytes] = []
     panic = KernelPanic("g9", "Kernel panic - not syncing: X", "trace", "/console")
@@ -443,13 +448,13 @@ def test_what_was_printed_before_a_panic_is_passed_on_first(port: tuple[AgentCli
     def slow(data: bytes) -> None:
         if not got:
             client.panicked(panic)
-            theirs.sendall(wire.frame(wire.STDOUT, 1, b"second"))
+            theirs.sendall(guest_agent.frame(guest_agent.STDOUT, 1, b"second"))
         got.append(data)
 
-    answers = threading.Timer(0.2, theirs.sendall, [wire.frame(wire.STARTED, 1, bytes(4))])
+    answers = threading.Timer(0.2, theirs.sendall, [guest_agent.frame(guest_agent.STARTED, 1, bytes(4))])
     answers.start()
     process = client.popen(["x"], stdout=slow)
-    theirs.sendall(wire.frame(wire.STDOUT, 1, b"first"))
+    theirs.sendall(guest_agent.frame(guest_agent.STDOUT, 1, b"first"))
     with pytest.raises(KernelPanic, match="not syncing: X"):
         process.wait(20)
     assert got == [b"first", b"second"]
@@ -457,7 +462,7 @@ def test_what_was_printed_before_a_panic_is_passed_on_first(port: tuple[AgentCli
         client.run(["true"])
     with pytest.raises(KernelPanic):
         client.wait_ready(20, after_boots=1)
-    theirs.sendall(SYNC + wire.frame(wire.READY, 0, wire.pack_fields([b"boot", b"6.19", b"1"])))
+    theirs.sendall(SYNC + guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields([b"boot", b"6.19", b"1"])))
     end_s = time.monotonic() + 20
     while client.boots < 2:
         assert time.monotonic() < end_s

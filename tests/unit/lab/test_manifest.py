@@ -1,4 +1,4 @@
-"""The packing list of a guest says what is in the image's sources."""
+"""The manifest of a guest says what is in the image's sources."""
 
 from __future__ import annotations
 

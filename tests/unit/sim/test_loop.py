@@ -9,7 +9,7 @@ import time
 import pytest
 
 from vhca.sim.clock import VirtualClock
-from vhca.sim.loop import PATIENCE, SLICE_NS, Loop, LoopEnded
+from vhca.sim.loop import LOGGED_ERRORS, SLICE_NS, Loop, LoopEnded
 
 
 class Alarm:
@@ -181,12 +181,12 @@ def test_a_source_without_a_deadline_to_give_does_not_end_the_loop(caplog: pytes
     loop.add_timer_source(Broken())
     loop.add_timer_source(alarm)
     clock.advance(100)
-    for _ in range(3 * PATIENCE):
+    for _ in range(3 * LOGGED_ERRORS):
         loop.run_once(max_wait_ns=0)
     assert alarm.ran == [100]
-    assert loop.errors == 6 * PATIENCE
+    assert loop.errors == 6 * LOGGED_ERRORS
     # then at each power of two: 128, 256, 512
-    assert len(caplog.records) == PATIENCE + 3
+    assert len(caplog.records) == LOGGED_ERRORS + 3
     loop.close()
 
 

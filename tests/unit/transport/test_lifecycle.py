@@ -15,7 +15,7 @@ from firmware.transport.attributes import live_context
 from firmware.transport.lifecycle import (
     TRANSITIONS,
     Attribute,
-    Event,
+    QpEvent,
     find,
     happen,
     reset,
@@ -141,27 +141,27 @@ def test_the_states_that_no_transition_leads_to() -> None:
 
 @pytest.mark.parametrize("service", [ST_RC, ST_XRC, ST_UC, ST_UD, ST_QP0, ST_QP1, ST_DCI, ST_REG_UMR])
 def test_what_the_device_does_by_itself(service: int) -> None:
-    def target(state: int, event: Event) -> int | None:
+    def target(state: int, event: QpEvent) -> int | None:
         row = find(state, event, service)
         return None if row is None else row.target
 
     stops_sending = service in (ST_UC, ST_UD, ST_QP0, ST_QP1)
-    assert target(RTS, Event.SEND_ERROR) == (SQER if stops_sending else ERR)
-    assert [target(state, Event.ERROR) for state in (RTR, RTS, SQER, ERR)] == [ERR] * 4
-    for event in Event:
+    assert target(RTS, QpEvent.SEND_ERROR) == (SQER if stops_sending else ERR)
+    assert [target(state, QpEvent.ERROR) for state in (RTR, RTS, SQER, ERR)] == [ERR] * 4
+    for event in QpEvent:
         assert target(RST, event) is None
         assert target(INIT, event) is None
-    assert target(RTR, Event.SEND_ERROR) is None
+    assert target(RTR, QpEvent.SEND_ERROR) is None
 
 
 def test_the_targets_side_of_a_dc_connection_knows_no_command() -> None:
     rows = {(row.source, row.cause): row.target for row in TRANSITIONS if ST_DCT in row.services}
     assert rows == {
-        (RST, Event.CONNECT): RTS,
-        (RTS, Event.ERROR): ERR,
-        (ERR, Event.ERROR): ERR,
-        (RTS, Event.DISCONNECT): ERR,
-        (ERR, Event.DISCONNECT): ERR,
+        (RST, QpEvent.CONNECT): RTS,
+        (RTS, QpEvent.ERROR): ERR,
+        (ERR, QpEvent.ERROR): ERR,
+        (RTS, QpEvent.DISCONNECT): ERR,
+        (ERR, QpEvent.DISCONNECT): ERR,
     }
 
 
@@ -272,8 +272,8 @@ def test_a_page_that_the_table_does_not_say_is_found(tmp_path: Path, capsys: pyt
     assert "is stale" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("event", [Event.ERROR, Event.SEND_ERROR])
-def test_an_event_that_a_state_does_not_know_is_counted_and_changes_nothing(event: Event) -> None:
+@pytest.mark.parametrize("event", [QpEvent.ERROR, QpEvent.SEND_ERROR])
+def test_an_event_that_a_state_does_not_know_is_counted_and_changes_nothing(event: QpEvent) -> None:
     world, a, _ = pair()
     hca = world.a.hca
     a.apply(Op.QP_2RST)

@@ -1,6 +1,6 @@
-"""The conformance bench: a guest with one RDMA device and all that rdma-core's suite asks of a machine.
+"""The machine of the conformance run: a guest with one RDMA device and all that rdma-core's suite asks of a machine.
 
-A real bench has a card in a slot, a cable, huge pages, an address for the connection manager and the suite's
+A real machine for it has a card in a slot, a cable, huge pages, an address for the connection manager and the suite's
 Python dependencies; so has this one. Assumes :class:`vhca.lab.Lab`. Guarantees: each file runs in a process
 of its own; a test that hangs or kills its interpreter costs only itself; a guest whose device is no longer
 usable is replaced by a fresh one before the next file.
@@ -123,8 +123,8 @@ def suite_files(cache: Cache, progress: Progress) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchConfig:
-    """What a run asks of its benches.
+class SuiteConfig:
+    """What a run asks of its machines.
 
     :ivar log_dir: the folder in which each guest gets one for its logs.
     :ivar test_timeout_s: the longest time for one test.
@@ -139,24 +139,24 @@ class BenchConfig:
     firmware: str = "firmware"
 
 
-class Bench:
+class SuiteMachine:
     """One guest with one device, as a context manager. `device`: one of :data:`DEVICES`."""
 
     def __init__(
         self,
         device: str,
-        config: BenchConfig | None = None,
+        config: SuiteConfig | None = None,
         *,
         progress: Progress | None = None,
         cache: Cache | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         if device not in DEVICES:
-            raise LabError(f"{device}: not a device of this bench", f"give one of {', '.join(DEVICES)}")
+            raise LabError(f"{device}: not a device of this machine", f"give one of {', '.join(DEVICES)}")
         self.device = device
         self.device_name = ""
         self.about: dict[str, str] = {}
-        self.config = config if config is not None else BenchConfig()
+        self.config = config if config is not None else SuiteConfig()
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
         self._say = say
@@ -212,7 +212,7 @@ class Bench:
     def guest(self) -> Guest:
         """The running guest."""
         if self._lab is None:
-            raise LabError("the bench is not started")
+            raise LabError("the machine is not started")
         return self._lab.guests[0]
 
     def _prepare(self, extra: Path) -> None:
@@ -312,7 +312,7 @@ class Bench:
         if how:
             log.died(how, outcome, noise[-20000:].decode("utf-8", "replace"))
         elif not log.ended:
-            raise RecordError(f"{run.name}: the bench in the guest ended without a word")
+            raise RecordError(f"{run.name}: the run in the guest ended without a word")
         return log
 
     def _wait(self, process: Process, lines: _Lines, log: EventLog) -> tuple[str, str]:
@@ -343,12 +343,12 @@ class Bench:
             self.guest.kill()
 
 
-class PassthroughBench(Bench):
+class PassthroughMachine(SuiteMachine):
     """A guest that hands its card to the suite itself: no driver in the kernel, vfio-pci and an IOMMU instead."""
 
     def __init__(
         self,
-        config: BenchConfig | None = None,
+        config: SuiteConfig | None = None,
         *,
         progress: Progress | None = None,
         cache: Cache | None = None,

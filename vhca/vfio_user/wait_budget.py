@@ -25,7 +25,7 @@ REST: Final = 3
 """How often that time a card rests that took more."""
 
 
-class Patience:
+class WaitBudget:
     """The account of one card. Times are in s, of any clock that only goes forward.
 
     :ivar rest_until: when the card may have its next turn.
