@@ -51,7 +51,7 @@ class RequesterBlock:
 
     `cursor` is the place in the list of WQEs under way of the one that is sent up to `send_psn`. `una` is the oldest
     PSN that is not acknowledged, `max_psn` the one behind the newest that was ever sent (a retry moves `send_psn`
-    back). `reads` are READs and atomics outstanding. `unasked`: packets since an acknowledgement was asked for.
+    back). `reads` are READs and atomics outstanding. `since_ack_req`: packets since the last with AckReq.
     `burst_most` is the longest burst in bytes, `burst_bytes` that of the message at hand: less than usual if its memory
     is in many pieces. `pkey` and `egress` hold for the step under way. `connection` and `connection_psn` are number and
     first PSN of a DC initiator's connection. `paging`: a datagram that is to be sent waits for pages.
@@ -78,7 +78,7 @@ class RequesterBlock:
     read_limit: U32 = 1
     retries_left: U32 = 0
     rnr_left: U32 = 0
-    unasked: U32 = 0
+    since_ack_req: U32 = 0
     burst_most: U32 = BURST_BYTES
     burst_bytes: U32 = BURST_BYTES
     connection: U32 = 0

@@ -73,7 +73,7 @@ def run(hca: Hca, qp: Qp) -> None:
         # One request for an acknowledgement covers everything that this step sent (9.7.5.1.2).
         last.ack_req = qp.service != ST_UC
         requester.last_sent = None
-        requester.unasked = 0
+        requester.since_ack_req = 0
     if requester.timeout_ns and requester.una < requester.send_psn:
         timer = requester.ack_timer
         if timer is None:
@@ -323,10 +323,10 @@ def _send_burst(hca: Hca, qp: Qp, requester: Requester, wqe: SendWqe) -> int:
         dc.address(qp, requester, packet)
     if requester.send_psn > requester.max_psn:
         requester.max_psn = requester.send_psn
-    requester.unasked += count
-    if requester.unasked >= ASK_PACKETS:
+    requester.since_ack_req += count
+    if requester.since_ack_req >= ASK_PACKETS:
         packet.ack_req = True
-        requester.unasked = 0
+        requester.since_ack_req = 0
         requester.last_sent = None
     else:
         requester.last_sent = packet
