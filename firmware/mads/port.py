@@ -7,7 +7,7 @@ along the edges of the link state machine (7.2 of volume 1): Down, Initialize, A
 from dataclasses import dataclass
 from typing import Final
 
-from vhca.hw.hardware import MTU_BYTES
+from vhca.hw.identity import MTU_BYTES
 from vhca.management.mkey import MKeyGuard
 from vhca.wire import smp
 from vhca.wire.connectx.eqe import PortChangeSubtype

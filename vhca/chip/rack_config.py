@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from vhca.hw.hardware import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
+from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 
 if TYPE_CHECKING:
+    # Not at run time: a session of pytest loads this description whether it wants a card or not.
     from vhca.chip.middleware import Middleware
 
 MTUS: Final = (2048, 4096)

@@ -4,45 +4,66 @@ Asks switches whether a port changed, reads back every port and table, and sets 
 disabled ports of switches, P_Keys, GUIDs. Anything else that differs asks for a heavy sweep, which writes it again.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from vhca.fabric.counters import ManagerCount
-from vhca.fabric.topology import Node, NodePort
+from vhca.fabric.switch_tables import SwitchTables
+from vhca.fabric.topology import Node, NodePort, Topology
 from vhca.fabric.transactions import Request, Work
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
 from vhca.wire.smp import PortInfo, SwitchInfo
-
-if TYPE_CHECKING:
-    from vhca.fabric.subnet_manager import SubnetManager
 
 _READ_EACH_TURN: Final = 32
 
 Place = tuple[Node, NodePort]
 
 
-def light_sweep(manager: "SubnetManager") -> Work:
-    """Look at everything once; ask for a heavy sweep if something differs."""
-    audit = _Audit(manager)
-    yield from audit.switches()
-    yield from audit.ports()
-    yield from audit.identities()
-    before = manager.counters[ManagerCount.CHANGED_TABLES]
-    yield from manager.tables.read_back()
-    if audit.dirty or manager.counters[ManagerCount.CHANGED_TABLES] != before:
-        manager.sweep()
+class Ask(Protocol):
+    """Makes a request to the agent of a node's port, by its way and with its key."""
+
+    def __call__(
+        self, method: int, attr_id: int, modifier: int, node: Node, port: int, data: bytes = b"", /
+    ) -> Request:
+        """A request that is not sent yet."""
+        ...
 
 
-class _Audit:
-    def __init__(self, manager: "SubnetManager") -> None:
-        self._manager = manager
-        self._topology = manager.topology
-        self.dirty = not manager.topology.nodes
+class Audit:
+    """One light sweep. `differs` tells whether a port is not any more as its manager left it.
 
-    def switches(self) -> Work:
+    :ivar dirty: something differs that only a heavy sweep sets right.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        tables: SwitchTables,
+        counters: Counter[ManagerCount],
+        ask: Ask,
+        differs: Callable[[Node, NodePort, PortInfo], bool],
+    ) -> None:
+        self._topology = topology
+        self._tables = tables
+        self._counters = counters
+        self._ask = ask
+        self._differs = differs
+        self.dirty = not topology.nodes
+
+    def work(self) -> Work:
+        """Look at everything once."""
+        yield from self._switches()
+        yield from self._ports()
+        yield from self._identities()
+        before = self._counters[ManagerCount.CHANGED_TABLES]
+        yield from self._tables.read_back()
+        self.dirty |= self._counters[ManagerCount.CHANGED_TABLES] != before
+
+    def _switches(self) -> Work:
         """SwitchInfo: whether a port changed, and the ends of the tables."""
-        ask = self._manager.ask
+        ask = self._ask
         switches = self._topology.switches()
         answers = yield [ask(METHOD_GET, smpwire.SWITCH_INFO, 0, switch, 0) for switch in switches]
         for switch, answer in zip(switches, answers, strict=True):
@@ -52,12 +73,12 @@ class _Audit:
             # The bit of a change is expected to be clear, too.
             self.dirty |= SwitchInfo.from_bytes(answer.data) != switch.switch_info
 
-    def ports(self) -> Work:
+    def _ports(self) -> Work:
         """PortInfo of every port; those that were disabled poll again."""
         places = [(node, port) for node in self._topology.nodes.values() for port in node.ports.values()]
         wake: list[Request] = []
         for some in _slices(places):
-            ask = self._manager.ask
+            ask = self._ask
             answers = yield [ask(METHOD_GET, smpwire.PORT_INFO, p.number, n, p.number) for n, p in some]
             for (node, port), answer in zip(some, answers, strict=True):
                 if answer is None or answer.status & 0x7FFF:
@@ -67,19 +88,19 @@ class _Audit:
                 if node.is_switch and info.port_physical_state == smpwire.PHYS_DISABLED:
                     # An adapter that was disabled is not on its cable any more.
                     wake.append(self._wake(node, port, info))
-                self.dirty |= self._manager.differs(node, port, info)
+                self.dirty |= self._differs(node, port, info)
                 port.info.capability_mask = info.capability_mask
         if wake:
-            self._manager.counters[ManagerCount.ENABLED_PORTS] += len(wake)
+            self._counters[ManagerCount.ENABLED_PORTS] += len(wake)
             self.dirty = True
             yield wake
 
     def _wake(self, node: Node, port: NodePort, now: PortInfo) -> Request:
         info = PortInfo.from_bytes(now.to_bytes())
         info.port_state, info.port_physical_state = smpwire.PORT_NOP, smpwire.PHYS_POLLING
-        return self._manager.ask(METHOD_SET, smpwire.PORT_INFO, port.number, node, port.number, info.to_bytes())
+        return self._ask(METHOD_SET, smpwire.PORT_INFO, port.number, node, port.number, info.to_bytes())
 
-    def identities(self) -> Work:
+    def _identities(self) -> Work:
         """P_Keys and GUIDs of adapters: each has what the manager intends and no more."""
         ends = [(node, port) for node, port in self._topology.end_ports() if not node.is_switch]
         yield from self._compare(
@@ -98,7 +119,7 @@ class _Audit:
     def _compare(
         self, ends: list[Place], attr_id: int, wanted: Callable[[NodePort], bytes], counter: ManagerCount
     ) -> Work:
-        ask = self._manager.ask
+        ask = self._ask
         for some in _slices(ends):
             answers: list[Smp | None] = yield [ask(METHOD_GET, attr_id, 0, node, port.number) for node, port in some]
             wrong = [
@@ -107,7 +128,7 @@ class _Audit:
                 if answer is not None and not answer.status & 0x7FFF and answer.data != wanted(port)
             ]
             if wrong:
-                self._manager.counters[counter] += len(wrong)
+                self._counters[counter] += len(wrong)
                 yield wrong
 
 

@@ -15,10 +15,10 @@ from typing import Final, Protocol
 
 from vhca.counting import shown
 from vhca.fabric.capture import Capture
-from vhca.fabric.counters import ManagerCount, PortCount
+from vhca.fabric.counters import ManagerCount
+from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import DIRECTIONS, Direction, Fault, FaultInjector
-from vhca.fabric.link import CallSoon, Link, LinkEnd, Tap
-from vhca.fabric.port import SwitchPort
+from vhca.fabric.link import CallSoon, Link
 from vhca.fabric.recording import Recording
 from vhca.fabric.subnet_administration import SubnetAdministration
 from vhca.fabric.subnet_manager import SubnetManager
@@ -60,119 +60,6 @@ class PortStatus:
     lid: int
     rules: int
     hits: int
-
-
-class FabricPort:
-    """The card's end of a cable."""
-
-    def __init__(self, name: str, link: Link, switch_port: SwitchPort) -> None:
-        self.name = name
-        self.link = link
-        self.switch_port = switch_port
-        self._end: LinkEnd = link.a
-        self.loopback_taps: list[Tap] = []
-        self.recordings: list[Recording] = []
-        self._receive: Callable[[Packet], None] | None = None
-        self._link_changed: Callable[[bool], None] | None = None
-        self._card_full: Callable[[], bool] | None = None
-        self._end.attach(self, enabled=False)
-
-    @property
-    def up(self) -> bool:
-        """True while the physical link is up."""
-        return self.link.up
-
-    def attach(
-        self,
-        receive: Callable[[Packet], None],
-        link_changed: Callable[[bool], None] | None = None,
-        full: Callable[[], bool] | None = None,
-    ) -> None:
-        """Plug a card in and switch its transmitter on; `link_changed` hears soon that the link is up.
-
-        While `full` says so, data for the card waits on the cable.
-        """
-        self._card_full = full
-        self._receive = receive
-        self._link_changed = link_changed
-        self._end.set_enabled(True)
-
-    def detach(self) -> None:
-        """Unplug the card: the link goes down."""
-        self._end.set_enabled(False)
-        self._receive = None
-        self._link_changed = None
-        self._card_full = None
-
-    def set_enabled(self, enabled: bool) -> None:
-        """Switch the card's transmitter on or off, as a reset does; the other end sees the link go."""
-        self._end.set_enabled(enabled)
-
-    def bounce(self) -> None:
-        """Take the link down and up again: both ends see both changes, as after a reset of the card."""
-        self._end.bounce()
-
-    def send(self, packet: Packet) -> None:
-        """Send a packet or burst into the fabric."""
-        self._end.send(packet)
-
-    @property
-    def full(self) -> bool:
-        """True while what was sent has not got far, or is not recorded yet: the card holds back."""
-        return self._end.full or self._unrecorded
-
-    def blocked(self, packet: Packet) -> bool:
-        """See :class:`vhca.fabric.link.Endpoint`; management passes a full card's data."""
-        if packet.route.vl == MANAGEMENT_VL:
-            return False
-        return self._unrecorded or (self._card_full is not None and self._card_full())
-
-    @property
-    def _unrecorded(self) -> bool:
-        """Does so much wait to be recorded that no more should pass here?"""
-        return bool(self.recordings) and any(recording.full for recording in self.recordings)
-
-    def receive(self, packet: Packet) -> None:
-        """See :class:`vhca.fabric.link.Endpoint`."""
-        if self._receive is not None:
-            self._receive(packet)
-
-    def link_changed(self, up: bool) -> None:
-        """See :class:`vhca.fabric.link.Endpoint`."""
-        if self._link_changed is not None:
-            self._link_changed(up)
-
-    @property
-    def sent_taps(self) -> list[Tap]:
-        """Who sees what the card sends, before any fault of the cable."""
-        return self._end.sent_taps
-
-    @property
-    def arrival_taps(self) -> list[Tap]:
-        """Who sees what arrives at the card."""
-        return self._end.arrival_taps
-
-    def looped(self, packet: Packet) -> None:
-        """A packet or burst that the card sends to itself: it is on no cable, but an analyser is told."""
-        for tap in self.loopback_taps:
-            tap(packet)
-
-    def counters(self) -> dict[str, int]:
-        """What the card sent (xmit) and was sent (rcv), counted at the switch: words of 4 bytes, packets."""
-        counters = self.switch_port.counters
-        dropped = self.switch_port.dropped
-        seen = {
-            PortCount.XMIT_DATA: counters.rcv_data,
-            PortCount.RCV_DATA: counters.xmit_data,
-            PortCount.XMIT_PKTS: counters.rcv_pkts,
-            PortCount.RCV_PKTS: counters.xmit_pkts,
-            PortCount.MULTICAST_XMIT_PKTS: counters.multicast_rcv_pkts,
-            PortCount.MULTICAST_RCV_PKTS: counters.multicast_xmit_pkts,
-            PortCount.LINK_DOWNED: counters.link_downed,
-        }
-        values = shown(seen)
-        values |= {f"dropped.{reason}": count for reason, count in sorted(dropped.items())}
-        return values | {f"dropped.cable_{reason}": count for reason, count in sorted(self.link.dropped.items())}
 
 
 class Fabric:

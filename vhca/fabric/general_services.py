@@ -5,20 +5,18 @@ refused by status, so that nobody waits for a time-out (13.4.7). Each question h
 without end waits for itself.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from vhca.fabric.counters import Drop
 from vhca.fabric.fair_queue import FairQueue, Job
+from vhca.fabric.link import CallSoon
 from vhca.fabric.port import SwitchPort
-from vhca.management.packets import gmp_reply
 from vhca.management.performance import PerformanceAgent
 from vhca.management.refusal import refusal
 from vhca.management.subnet import SMP_CLASSES
 from vhca.wire import mad as madwire
 from vhca.wire.packet import SEND, UD, Packet
-
-if TYPE_CHECKING:
-    from vhca.fabric.switch import Switch
 
 # Questions from one port that wait for their turn; more are dropped, and asked again by whoever means them.
 QUESTIONS_PER_PORT: Final = 64
@@ -26,19 +24,30 @@ _DEFAULT_PARTITION: Final = 0x7FFF
 
 
 class GeneralServices:
-    """The agents behind QP1 of one switch."""
+    """The agents behind QP1 of one switch.
 
-    def __init__(self, switch: "Switch") -> None:
-        self._switch = switch
-        self._queue = FairQueue(switch.call_soon, QUESTIONS_PER_PORT)
-        self.performance = PerformanceAgent({port.number: port.counters for port in switch.ports}, all_ports=True)
+    `answer` sends a datagram to who asked with a packet; `administered` tells whether somebody else serves subnet
+    administration.
+    """
+
+    def __init__(
+        self,
+        ports: Sequence[SwitchPort],
+        call_soon: CallSoon,
+        answer: Callable[[Packet, bytes], None],
+        administered: Callable[[], bool],
+    ) -> None:
+        self._send = answer
+        self._administered = administered
+        self._queue = FairQueue(call_soon, QUESTIONS_PER_PORT)
+        self.performance = PerformanceAgent({port.number: port.counters for port in ports}, all_ports=True)
 
     def take(self, port: SwitchPort, packet: Packet) -> bool:
         """Handle a packet for the management port that came in at `port`; False if it is not for these services."""
         mad = packet.payload
         if not _is_gmp(packet) or mad[1] in SMP_CLASSES:
             return False
-        if mad[1] == madwire.CLASS_SUBN_ADM and self._switch.management is not None:
+        if mad[1] == madwire.CLASS_SUBN_ADM and self._administered():
             return False
         if not self._queue.put(port.number, self._answer(port, packet)):
             port.drop(packet, Drop.GMP_BUSY)
@@ -50,7 +59,7 @@ class GeneralServices:
         if reply is None:
             port.drop(packet, Drop.GMP_NO_REPLY)
         else:
-            self._switch.send_from_management(gmp_reply(packet, reply, self._switch.lid))
+            self._send(packet, reply)
         yield from ()
 
 

@@ -4,7 +4,7 @@ Port 0 is the management port inside the switch: always active, without a cable.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import LinkEnd
@@ -14,17 +14,30 @@ from vhca.wire import smp
 from vhca.wire.packet import Packet
 from vhca.wire.smp import PortInfo
 
-if TYPE_CHECKING:
-    from vhca.fabric.switch import Switch
-
 DATA_VLS: Final = 4
 DEFAULT_SL_TO_VL: Final = bytes(sl % DATA_VLS for sl in range(16))
+
+
+class Relay(Protocol):
+    """What is behind the ports of a switch."""
+
+    def receive(self, port: "SwitchPort", packet: Packet) -> None:
+        """A packet or burst arrived at `port`."""
+        ...
+
+    def blocked(self, port: "SwitchPort", packet: Packet) -> bool:
+        """True if this packet must wait on the cable of its arrival."""
+        ...
+
+    def port_state_changed(self, port: "SwitchPort") -> None:
+        """A cable came or went."""
+        ...
 
 
 class SwitchPort:
     """One external port (1..n) or the management port (0)."""
 
-    def __init__(self, switch: "Switch", number: int) -> None:
+    def __init__(self, switch: Relay, number: int) -> None:
         self.switch = switch
         self.number = number
         self.end: LinkEnd | None = None

@@ -6,14 +6,12 @@ Packets are encoded and written in turns of the loop, some at a time; while many
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vhca.fabric.capture import INBOUND, OUTBOUND, Capture, Frames
+from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.link import FULL_PACKETS, CallSoon, Tap
 from vhca.wire.packet import Packet
-
-if TYPE_CHECKING:
-    from vhca.fabric.fabric import FabricPort
 
 LOOPBACK_SUFFIX: Final = "-loopback"
 # Packets that one turn writes: half a millisecond. A larger part of what waits if that is much, since management
@@ -67,7 +65,7 @@ class Recording:
         if waiting:
             self._call_soon(self._turn)
 
-    def add(self, port: "FabricPort") -> None:
+    def add(self, port: FabricPort) -> None:
         """Listen at a card's port, if it is one of those to record."""
         if self._names is not None and port.name not in self._names:
             return

@@ -13,7 +13,7 @@ from dataclasses import replace
 from random import Random, SystemRandom
 from typing import Final
 
-from vhca.fabric.audit import light_sweep
+from vhca.fabric.audit import Audit
 from vhca.fabric.counters import ManagerCount
 from vhca.fabric.link import CallSoon
 from vhca.fabric.mkeys import ManagementKeys
@@ -141,7 +141,7 @@ class SubnetManager:
         if self._light_due_ns is not None and self._light_due_ns <= now_ns:
             self._light_due_ns = now_ns + self.light_sweep_ns
             self.counters[ManagerCount.LIGHT_SWEEPS] += 1
-            self.transactions.start(light_sweep(self))
+            self.transactions.start(self._light_sweep())
 
     def set_group(
         self, mlid: int, receivers: set[PortKey], senders: set[PortKey], done: Callable[[], None] | None = None
@@ -189,6 +189,12 @@ class SubnetManager:
         self._retry_ns = min(self._retry_ns * 2 or RETRY_SWEEP_NS, self.light_sweep_ns) if again else 0
         if again:
             self._sweep_by(self._now_ns() + self._retry_ns)
+
+    def _light_sweep(self) -> Work:
+        audit = Audit(self.topology, self.tables, self.counters, self.ask, self._differs)
+        yield from audit.work()
+        if audit.dirty:
+            self.sweep()
 
     def _discover(self, topology: Topology) -> Work:
         """Walk all cables, one hop further in each round (14.4.4)."""
@@ -399,7 +405,7 @@ class SubnetManager:
         info.client_reregister = int(reregister)
         return info.to_bytes()
 
-    def differs(self, node: Node, port: NodePort, now: PortInfo) -> bool:
+    def _differs(self, node: Node, port: NodePort, now: PortInfo) -> bool:
         """Tell whether a port is not any more as this manager left it."""
         if node.is_switch and port.number == 0:
             kept = ("mkey", "mkey_protect_bits", "mkey_lease_period", "lid", "sm_lid", "gid_prefix")

@@ -14,8 +14,9 @@ from vhca.fabric.counters import Drop
 from vhca.fabric.general_services import GeneralServices
 from vhca.fabric.link import CallSoon
 from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
-from vhca.fabric.switch_agent import SwitchAgent
+from vhca.fabric.switch_agent import SwitchAgent, SwitchState
 from vhca.management import directed
+from vhca.management.packets import gmp_reply
 from vhca.management.performance import data_words
 from vhca.management.subnet import SMP_CLASSES, for_agent
 from vhca.wire import mad as madwire
@@ -24,7 +25,7 @@ from vhca.wire.mad import MAD_BYTES, Smp
 from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Packet
 
 
-class Switch:
+class Switch(SwitchState):
     """A switch with external ports 1..`num_ports` and the management port 0."""
 
     def __init__(
@@ -37,23 +38,17 @@ class Switch:
     ) -> None:
         if not 1 <= num_ports <= 254:
             raise ValueError(f"a switch has 1 to 254 ports, not {num_ports}")
+        super().__init__(node_guid, name, [SwitchPort(self, number) for number in range(num_ports + 1)])
         self.call_soon = call_soon
-        self.now_ns = now_ns
-        self.node_guid = node_guid
-        self.name = name
-        self.ports = [SwitchPort(self, number) for number in range(num_ports + 1)]
-        self.lft = bytearray(b"\xff" * MULTICAST_LID_FIRST)
-        # MLID -> set of ports, as a bit mask
-        self.mft: dict[int, int] = {}
-        self.agent = SwitchAgent(self)
-        self.services = GeneralServices(self)
+        self.agent = SwitchAgent(self, now_ns)
+        self.services = GeneralServices(
+            self.ports,
+            call_soon,
+            answer=lambda question, mad: self.send_from_management(gmp_reply(question, mad, self.lid)),
+            administered=lambda: self.management is not None,
+        )
         # Gets what is for port 0, with the number of the port of arrival.
         self.management: Callable[[Packet, int], None] | None = None
-
-    @property
-    def lid(self) -> int:
-        """LID of the management port, 0 before a manager assigned one."""
-        return self.ports[0].info.lid
 
     def free_port(self) -> SwitchPort:
         """The lowest external port without a cable; LookupError if all are taken."""

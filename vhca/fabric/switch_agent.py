@@ -4,7 +4,8 @@ Answers datagrams only; how they travel is the switch's business. Guarantees tha
 and that a Set is done as a whole or not at all.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from vhca.fabric.counters import Drop
 from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
@@ -23,20 +24,39 @@ from vhca.wire.mad import METHOD_SET, STATUS_INVALID_FIELD, STATUS_OK, Smp
 from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, SEND, UD, Packet, Route
 from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
 
-if TYPE_CHECKING:
-    from vhca.fabric.switch import Switch
-
 MULTICAST_FDB_CAP: Final = 4096
 _VENDOR_ID: Final = 0x0002C9
 _DEVICE_ID: Final = 0xCB20
 
 
+class SwitchState:
+    """What managers read and write of a switch, beside SwitchInfo.
+
+    :ivar ports: 0 is the management port.
+    :ivar lft: the linear forwarding table: port by LID.
+    :ivar mft: the multicast forwarding table: the set of ports of an MLID, as a bit mask.
+    """
+
+    def __init__(self, node_guid: int, name: str, ports: list[SwitchPort]) -> None:
+        self.node_guid = node_guid
+        self.name = name
+        self.ports = ports
+        self.lft = bytearray(b"\xff" * MULTICAST_LID_FIRST)
+        self.mft: dict[int, int] = {}
+
+    @property
+    def lid(self) -> int:
+        """LID of the management port, 0 before a manager assigned one."""
+        return self.ports[0].info.lid
+
+
 class SwitchAgent(SubnetAgent[SwitchPort]):
     """Agent of one switch."""
 
-    def __init__(self, switch: "Switch") -> None:
+    def __init__(self, switch: SwitchState, now_ns: Callable[[], int]) -> None:
         super().__init__()
         self.switch = switch
+        self._now_ns = now_ns
         self.info = SwitchInfo(
             linear_fdb_cap=MULTICAST_LID_FIRST,
             multicast_fdb_cap=MULTICAST_FDB_CAP,
@@ -92,7 +112,7 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
         request = Smp.from_bytes(mad)
         answered = is_answered(request.method)
         checked = answered or request.method == madwire.METHOD_TRAP_REPRESS
-        if checked and not self.guard.allows(request, self.switch.now_ns()):
+        if checked and not self.guard.allows(request, self._now_ns()):
             port.dropped[Drop.BAD_MKEY] += 1
             return None
         if not answered:

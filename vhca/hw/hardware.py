@@ -2,18 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from vhca.hw.effects import Effects
 from vhca.hw.events import Event
+from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 from vhca.hw.memory import Memory
 
 TraceSink = Callable[[str, Mapping[str, object]], None]
-
-DEVICE_ID: Final = 0x101B
-BOARD_ID: Final = "MT_0000000223"
-FW_VERSION: Final = (20, 43, 1014)
-MTU_BYTES: Final = 4096
 
 
 class UnfitBoard(Exception):

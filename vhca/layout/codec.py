@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from vhca.layout.fields import Field, LayoutError
-
-if TYPE_CHECKING:
-    from vhca.layout.structure import Layout
+from vhca.layout.fields import Field, LayoutError, Structure
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -65,9 +62,9 @@ class _Unit:
         return not self.leaves[0].is_whole or len(self.leaves) > 1
 
 
-def _find(cls: type[Layout], name: str, number: int) -> _Leaf:
+def _find(cls: type[Structure], name: str, number: int) -> _Leaf:
     """Follow a dotted name down to its field."""
-    layout: type[Layout] | None = cls
+    layout: type[Structure] | None = cls
     base = 0
     field: Field | None = None
     for part in name.split("."):
@@ -81,7 +78,7 @@ def _find(cls: type[Layout], name: str, number: int) -> _Leaf:
     return _Leaf(name, f"{argument}_{number}" if keyword.iskeyword(argument) else argument, field, base + field.start)
 
 
-def _units(cls: type[Layout], leaves: tuple[_Leaf, ...]) -> tuple[str, list[_Unit]]:
+def _units(cls: type[Structure], leaves: tuple[_Leaf, ...]) -> tuple[str, list[_Unit]]:
     """Group the leaves into struct values; returns the format, which always spans the whole structure."""
     ordered = sorted(leaves, key=lambda leaf: leaf.start)
     for before, after in pairwise(ordered):
@@ -101,14 +98,14 @@ def _units(cls: type[Layout], leaves: tuple[_Leaf, ...]) -> tuple[str, list[_Uni
     return form + f"{cls.SIZE - at}x" * (at < cls.SIZE), units
 
 
-def _resolve(cls: type[Layout], names: tuple[str, ...]) -> tuple[_Leaf, ...]:
+def _resolve(cls: type[Structure], names: tuple[str, ...]) -> tuple[_Leaf, ...]:
     if not names:
         raise LayoutError(f"{cls.__name__}: name at least one field")
     return tuple(_find(cls, name, number) for number, name in enumerate(names))
 
 
 @cache
-def make_packer(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., bytes]:
+def make_packer(cls: type[Structure], names: tuple[str, ...]) -> Callable[..., bytes]:
     """Write and compile the packer behind `Layout.packer`."""
     leaves = _resolve(cls, names)
     form, units = _units(cls, leaves)
@@ -147,7 +144,7 @@ def make_packer(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., byte
 
 
 @cache
-def make_unpacker(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., tuple[Any, ...]]:
+def make_unpacker(cls: type[Structure], names: tuple[str, ...]) -> Callable[..., tuple[Any, ...]]:
     """Write and compile the unpacker behind `Layout.unpacker`."""
     leaves = _resolve(cls, names)
     form, units = _units(cls, leaves)
@@ -176,7 +173,7 @@ def make_unpacker(cls: type[Layout], names: tuple[str, ...]) -> Callable[..., tu
 
 
 @cache
-def make_iterator(cls: type[Layout], names: tuple[str, ...]) -> Callable[[Buffer], Iterator[tuple[Any, ...]]]:
+def make_iterator(cls: type[Structure], names: tuple[str, ...]) -> Callable[[Buffer], Iterator[tuple[Any, ...]]]:
     """Make the function behind `Layout.iterator`: `struct`'s own, so only for whole fields in wire order."""
     leaves = _resolve(cls, names)
     form, units = _units(cls, leaves)
@@ -185,7 +182,7 @@ def make_iterator(cls: type[Layout], names: tuple[str, ...]) -> Callable[[Buffer
     return struct.Struct(form).iter_unpack
 
 
-def _compile(cls: type[Layout], source: str, name: str, names: dict[str, Any]) -> Callable[..., Any]:
+def _compile(cls: type[Structure], source: str, name: str, names: dict[str, Any]) -> Callable[..., Any]:
     scope: dict[str, Any] = {"_len": len, **names}
     exec(compile(source, f"<{name} of {cls.__name__}>", "exec"), scope)
     function: Callable[..., Any] = scope[name]

@@ -7,20 +7,26 @@ bits inside it, 31 being the most significant; or a plain byte offset for whole 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
-
-if TYPE_CHECKING:
-    from vhca.layout.structure import Layout
-
-    SubLayout = TypeVar("SubLayout", bound=Layout)
-else:
-    SubLayout = TypeVar("SubLayout")
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 Kind = Literal["bits", "u8", "u16", "u32", "u64", "raw", "sub"]
 
 
 class LayoutError(ValueError):
     """A declaration that cannot be right, or a buffer too short for its structure."""
+
+
+class Structure(Protocol):
+    """What has fields: :class:`vhca.layout.Layout`, as its fields and packers need it."""
+
+    SIZE: ClassVar[int]
+
+    @classmethod
+    def fields(cls) -> tuple[Field, ...]:
+        """All declared fields in wire order."""
+
+
+SubLayout = TypeVar("SubLayout", bound=Structure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Field:
     lo: int
     width: int
     kind: Kind
-    layout: type[Layout] | None = None
+    layout: type[Structure] | None = None
 
     @property
     def start(self) -> int:

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vhca.layout.codec import Buffer, make_iterator, make_packer, make_unpacker
-from vhca.layout.fields import Field, LayoutError
+from vhca.layout.fields import Field, LayoutError, Structure
 
 if TYPE_CHECKING:
     # A type checker shall see plain attributes, not the catch-all of the ctypes stubs.
@@ -282,7 +282,7 @@ def reserved_nonzero(view: Layout) -> bool:
 
 
 @cache
-def _declared_mask(cls: type[Layout]) -> int:
+def _declared_mask(cls: type[Structure]) -> int:
     mask = 0
     for field in cls.fields():
         ones = (1 << field.width) - 1 if field.layout is None else _declared_mask(field.layout)

@@ -192,7 +192,7 @@ def test_a_session_without_guests_pays_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
     )
-    assert done.stdout.split() == ["vhca.lab.pytest_plugin", "vhca.chip.rack_config"]  # of the device, its order form
+    assert done.stdout.split() == ["vhca.lab.pytest_plugin", "vhca.chip.rack_config"]  # of the device, its description
 
 
 _SAYS = "lab.guests[0].said['g0'] = [Report('WARNING', 'WARNING: CPU: 0 at x.c:1 f+0x1', ('all of it',))]"

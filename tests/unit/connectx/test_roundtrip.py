@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vhca.layout import Field, Layout, LayoutError
+from vhca.layout.fields import Structure
 from vhca.layout.pages import layouts, modules
 
 ALL = [layout for module in modules("vhca.wire.connectx") for layout in layouts(module)]
 
 
-def leaves(layout: type[Layout], prefix: str = "", base: int = 0) -> Iterator[tuple[str, Field, int]]:
+def leaves(layout: type[Structure], prefix: str = "", base: int = 0) -> Iterator[tuple[str, Field, int]]:
     """Every integer and byte field with its dotted name and its bit position in the outermost structure."""
     for field in layout.fields():
         if field.layout is not None:
