@@ -7,16 +7,13 @@ memory; every layer but the socket is the real one.
 from __future__ import annotations
 
 from firmware import boot
+from tests.support.commands import PAGE, CommandFailed, Commands
 from vhca.chip.board import Board
 from vhca.hw.hardware import BoardInfo, FirmwareImage
 from vhca.hw.memory import FlatMemory
-from vhca.layout import Layout
 from vhca.sim.clock import VirtualClock
-from vhca.wire.connectx import cmd
-from vhca.wire.connectx.cmd import Op
 from vhca.wire.packet import Packet
 
-PAGE = 4096
 TOKEN = 0x5A
 
 
@@ -35,14 +32,6 @@ class SentPackets:
         self.enabled = enabled
 
 
-class CommandFailed(Exception):
-    """A command came back with a status."""
-
-    def __init__(self, op: int, status: int, syndrome: int) -> None:
-        super().__init__(f"{op:#x}: status {status:#x}, syndrome {syndrome:#x}")
-        self.status = status
-
-
 def board_info(**changes: object) -> BoardInfo:
     info = BoardInfo(
         node_guid=0x0002C90300000100, system_image_guid=0x0002C90300000100, port_guids=(0x0002C90300000101,)
@@ -52,7 +41,7 @@ def board_info(**changes: object) -> BoardInfo:
     return info
 
 
-class Driver:
+class Driver(Commands):
     """One card and its driver; `irqs` lists raised vectors, `cable.packets` what was sent."""
 
     def __init__(self, memory_bytes: int = 64 << 20, image: FirmwareImage = boot, **info: object) -> None:
@@ -152,36 +141,7 @@ class Driver:
             output += self.memory.read(self._out_box + number * 1024, 512)
         return output[:out_size]
 
-    def run(
-        self, op: Op, view: Layout | None = None, tail: bytes = b"", *, out_size: int = 16, op_mod: int = 0
-    ) -> bytes:
-        """Run a command that must succeed; `view` is its input (its header is filled in here)."""
-        data = bytearray((view or cmd.BareIn()).to_bytes() + tail)
-        data[0:2] = int(op).to_bytes(2, "big")
-        data[6:8] = op_mod.to_bytes(2, "big")
-        output = self.raw(bytes(data), out_size)
-        if output[0]:
-            raise CommandFailed(op, output[0], int.from_bytes(output[4:8], "big"))
-        return output
-
     # ---- bring-up ----
-
-    def probe(self) -> None:
-        """The commands of mlx5_core up to the event queues."""
-        self.run(Op.ENABLE_HCA, cmd.EnableHcaIn())
-        self.run(Op.QUERY_ISSI, out_size=cmd.QueryIssiOut.SIZE)
-        issi = cmd.SetIssiIn()
-        issi.current_issi = 1
-        self.run(Op.SET_ISSI, issi)
-        self.run(Op.QUERY_PAGES, cmd.QueryPagesIn(), op_mod=1)
-        block = self.run(Op.QUERY_HCA_CAP, cmd.QueryHcaCapIn(), out_size=0x1010, op_mod=1)
-        caps = cmd.SetHcaCapIn()
-        caps.capability = block[16:]
-        self.run(Op.SET_HCA_CAP, caps)
-        self.run(Op.QUERY_PAGES, cmd.QueryPagesIn(), op_mod=2)
-        self.run(Op.INIT_HCA, cmd.InitHcaIn())
-        self.run(Op.QUERY_ADAPTER, out_size=0x110)
-        self.uar = cmd.AllocUarOut.from_bytes(self.run(Op.ALLOC_UAR)).uar
 
     def create_eq(self, log_size: int, mask: int, vector: int = 0) -> tuple[int, int]:
         """An event queue; returns its number and buffer address."""
@@ -189,17 +149,7 @@ class Driver:
         buffer = self.alloc(size)
         for at in range(buffer, buffer + size, 64):
             self.memory.data[at + 0x3F] = 1
-        view = cmd.CreateEqIn()
-        view.eq_context_entry.log_eq_size = log_size
-        view.eq_context_entry.uar_page = self.uar
-        view.eq_context_entry.intr = vector
-        view.event_bitmask = mask.to_bytes(8, "big") + bytes(24)
-        if not mask:
-            # Queues of completions are for everybody: user contexts name them.
-            view.uid = 0xFFFF
-        out = self.run(Op.CREATE_EQ, view, self.pages(buffer, size))
-        return cmd.CreateEqOut.from_bytes(out).eq_number, buffer
+        return self.make_eq(buffer, log_size, mask, vector), buffer
 
-    @staticmethod
-    def pages(buffer: int, size: int) -> bytes:
-        return b"".join((buffer + at).to_bytes(8, "big") for at in range(0, max(size, 1), PAGE))
+
+__all__ = ["PAGE", "TOKEN", "CommandFailed", "Driver", "SentPackets", "board_info"]

@@ -13,7 +13,8 @@ import socket
 import time
 from pathlib import Path
 
-from tests.support.driver import PAGE, Driver
+from tests.support.commands import PAGE, CommandFailed, fill
+from tests.support.driver import Driver
 from tests.wire.client import Client
 from vhca.hw.memory import FlatMemory
 from vhca.pci.function import CONFIG_REGION
@@ -34,7 +35,6 @@ Q_KEY = 0x1234
 FIRST_PSN = 0x1000
 RC, UC, UD = 0, 1, 2
 NO_RECEIVES = 3
-ANY_USER_INDEX = 0xFFFFFF
 
 
 class SharedMemory(FlatMemory):
@@ -95,7 +95,7 @@ class RemoteDriver(Driver):
     def start(self) -> None:
         """Bring the card up: objects that every load needs."""
         self.probe()
-        self.pd = cmd.AllocPdOut.from_bytes(self.run(Op.ALLOC_PD)).pd
+        self.pd = self.alloc_pd()
         self.eqn, _ = self.create_eq(6, 0)
         self.key = self.create_key(0)
 
@@ -119,30 +119,11 @@ class RemoteDriver(Driver):
         out = self.run(Op.MAD_IFC, cmd.MadIfcIn(port=1, mad=request), out_size=cmd.MadIfcOut.SIZE, op_mod=1)
         return smp.PortInfo.from_bytes(Smp.from_bytes(cmd.MadIfcOut.from_bytes(out).response_mad_packet).data)
 
-    def create_key(self, mode: int, tail: bytes = b"", **fields: int) -> int:
-        """A memory key with all rights; mode 0 shows all of memory at its bus addresses."""
-        view = cmd.CreateMkeyIn()
-        context = view.memory_key_mkey_entry
-        context.access_mode_1_0, context.pd, context.qpn, context.mkey_7_0 = mode, self.pd, 0xFFFFFF, 0x5A
-        context.lr = context.lw = context.rr = context.rw = context.a = 1
-        context.length64 = int(not mode)
-        for name, value in fields.items():
-            setattr(context, name, value)
-        if tail:
-            view.translations_octword_actual_size = context.translations_octword_size = len(tail) // 16
-        index = cmd.CreateMkeyOut.from_bytes(self.run(Op.CREATE_MKEY, view, tail)).mkey_index
-        return index << 8 | 0x5A
-
     def create_cq(self, log_size: int = 6) -> int:
         """A completion queue that may be lapped."""
         size = BLOCK << log_size
         buffer = self.alloc(size)
-        view = cmd.CreateCqIn()
-        context = view.cq_context
-        context.log_cq_size, context.c_eqn_or_apu_element, context.uar_page = log_size, self.eqn, self.uar
-        context.dbr_addr, context.oi = self.alloc(64), 1
-        out = self.run(Op.CREATE_CQ, view, self.pages(buffer, size))
-        return cmd.CreateCqOut.from_bytes(out).cqn
+        return self.make_cq(buffer, size, dbr_addr=self.alloc(64), log_cq_size=log_size, oi=1)
 
 
 class RemoteQp:
@@ -158,26 +139,20 @@ class RemoteQp:
         self.sq = self.rq + rq_bytes
         self.record = driver.alloc(64)
         self.posted = 0
-        view = cmd.CreateQpIn()
-        context = view.qpc
-        context.st, context.pd, context.uar_page, context.user_index = service, driver.pd, driver.uar, ANY_USER_INDEX
-        context.log_sq_size, context.log_rq_size, context.log_rq_stride = log_sq, log_rq, 2
-        context.rq_type = 0 if log_rq else NO_RECEIVES
-        context.cqn_snd = context.cqn_rcv = driver.create_cq()
-        context.dbr_addr = self.record
-        out = driver.run(Op.CREATE_QP, view, driver.pages(self.rq, size))
-        self.number = cmd.CreateQpOut.from_bytes(out).qpn
+        cqn = driver.create_cq()
+        context = driver.qp_context(
+            service, log_sq_size=log_sq, log_rq_size=log_rq, log_rq_stride=2, rq_type=0 if log_rq else NO_RECEIVES,
+            cqn_snd=cqn, cqn_rcv=cqn, dbr_addr=self.record,
+        )  # fmt: skip
+        self.number = driver.make_qp(context, driver.pages(self.rq, size))
 
     def modify(self, op: Op, mask: int = 0, **fields: int) -> None:
         """A transition; `path_` fields belong to the primary path."""
-        view = cmd.Rst2initQpIn(qpn=self.number, opt_param_mask=mask)
-        path = view.qpc.primary_address_path
-        for name, value in fields.items():
-            if name.startswith("path_"):
-                setattr(path, name[5:], value)
-            else:
-                setattr(view.qpc, name, value)
-        self.driver.run(op, view)
+        context = Qpc()
+        fill(context, **fields)
+        output = self.driver.modify_qp(op, self.number, mask, context)
+        if output[0]:
+            raise CommandFailed(op, output[0], int.from_bytes(output[4:8], "big"))
 
     def connect(self, lid: int, number: int, first_psn: int = FIRST_PSN) -> None:
         """To RTS; a datagram queue needs no peer."""
