@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from firmware.model.objects import LOCAL_READ, MODE_MTT, Mkey
+from firmware.model.objects import Mkey
 from tests.prop.bad_link import BadLink
 from tests.prop.conftest import EXAMPLES, count_steps
+from tests.scenario.registration import free_key
 from tests.scenario.world import ST_RC, ST_UC, ST_UD, Completion, End, World, pair
 from vhca.wire.connectx.cqe import CqeOpcode
 from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
@@ -93,10 +94,7 @@ class Side:
 
     def new_key(self, free: bool) -> Mkey:
         """A key that a work request may register or take back."""
-        mkey = Mkey(variant=0x10, pd=self.end.card.pd.handle, mode=MODE_MTT, rights=LOCAL_READ, free=free,
-                    umr_enabled=True, remote_invalidate=True, capacity_octwords=4)  # fmt: skip
-        self.end.card.hca.mkeys.add(mkey)
-        return mkey
+        return free_key(self.end.card, entries=b"" if free else bytes(16), free=int(free), en_rinval=1)
 
     def result(self) -> int:
         """Room for what a READ or an atomic brings: each has its own."""

@@ -2,13 +2,11 @@
 
 from firmware.model.budget import RESOURCE_BYTES
 from firmware.model.counters import QCount
-from firmware.model.objects import QCounter
-from firmware.transport import lifecycle
 from firmware.transport.attributes import live_context
 from tests.scenario.world import ACCESS_ERROR_EVENT, FOREVER_NS, End, World, pair
-from vhca.wire.connectx.cmd import Op, Status
+from vhca.wire.connectx.cmd import Op, QueryQCounterIn, QueryQCounterOut, Status
 from vhca.wire.connectx.eqe import Eqe
-from vhca.wire.connectx.qpc import OptParam, Qpc
+from vhca.wire.connectx.qpc import OptParam
 
 
 def test_log_msg_max_is_within_what_the_card_announces() -> None:
@@ -43,19 +41,15 @@ def test_an_event_of_a_queue_pair_has_no_sub_type() -> None:
 def test_the_alternate_path_is_kept_for_whoever_asks() -> None:
     _, a, _ = pair()
     for flagged in (False, True):
-        qpc = Qpc.from_bytes(a.qp.context.to_bytes())
-        qpc.secondary_address_path.rlid = 0x77
-        status = lifecycle.apply(a.card.hca, a.qp, Op.RTS2RTS_QP, flagged << OptParam.ALT_ADDR_PATH, qpc)
-        assert status == Status.OK
+        assert a.apply(Op.RTS2RTS_QP, flagged << OptParam.ALT_ADDR_PATH, alternate_rlid=0x77) == Status.OK
         assert live_context(a.qp).secondary_address_path.rlid == 0x77 * flagged
 
 
 def test_a_live_queue_pair_changes_its_counter_set() -> None:
     world, a, b = pair()
     assert world.a.hca.capabilities.general.rts2rts_qp_counters_set_id
-    own = QCounter()
-    number = world.a.hca.q_counters.add(own)
-    assert number is not None
+    own = world.a.hca.q_counters.get(world.a.alloc_q_counter())
+    assert own is not None
     for expected in (own, a.counter):
         world.fault = lambda packet: []
         assert a.apply(Op.RTS2RTS_QP, 1 << OptParam.COUNTER_SET_ID, counter_set_id=expected.handle) == Status.OK
@@ -65,6 +59,7 @@ def test_a_live_queue_pair_changes_its_counter_set() -> None:
         world.fault = None
         world.pass_time(FOREVER_NS)
         assert [c.syndrome for c in a.send_cq.poll()] == [0]
-        own.values.clear()
-        a.counter.values.clear()
+        for number in (own.handle, a.counter_set):
+            view = QueryQCounterIn(clear=1, counter_set_id=number)
+            world.a.run(Op.QUERY_Q_COUNTER, view, out_size=QueryQCounterOut.SIZE)
     assert a.apply(Op.RTS2RTS_QP, 1 << OptParam.COUNTER_SET_ID, counter_set_id=0x77) == Status.BAD_RES

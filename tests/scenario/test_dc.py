@@ -8,16 +8,29 @@ from firmware import page_faults
 from firmware.model.budget import CONNECTION_BYTES
 from firmware.model.counters import Count
 from firmware.model.dct import Dct
-from firmware.model.objects import MODE_KLM, REMOTE_READ, Mkey
+from firmware.model.objects import MODE_KLM, REMOTE_READ
 from firmware.model.qp import ST_DCI
-from firmware.transport import dc, engine
+from firmware.transport import dc
+from firmware.transport.completion import SCATTER_64
 from firmware.transport.lifecycle import QpEvent
 from tests.packets import changed, divert
-from tests.scenario.test_paging import PRESENT, Region, answer, faults
-from tests.scenario.tools import FIRST, counted, inject
-from tests.scenario.world import ALL_RIGHTS, ERR, Card, CompletionQueue, End, SharedQueue, World, data, packed_klms
+from tests.scenario.paging import PRESENT, Region, answer, faults
+from tests.scenario.tools import FIRST, counted, inject, use_up
+from tests.scenario.world import (
+    ALL_RIGHTS,
+    ERR,
+    Card,
+    CompletionQueue,
+    End,
+    SharedQueue,
+    World,
+    data,
+    packed_klms,
+    rights_fields,
+)
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.cmd.dct import CreateDctIn, CreateDctOut, DctIn
 from vhca.wire.connectx.cqe import CqeFormat, CqeSyndrome
 from vhca.wire.connectx.eqe import Eqe, EventType
 from vhca.wire.connectx.wqe import DatagramSegment, RaddrSegment, WqeOpcode
@@ -25,31 +38,41 @@ from vhca.wire.ib import decode, encode, split
 from vhca.wire.packet import ACKNOWLEDGE, DC, READ_RESPONSE, Grh
 
 KEY = 0x1234_5678_9ABC_DEF0
+USER_INDEX = 0x77
 
 
 class Target:
     """A DC target with its SRQ and CQ."""
 
-    def __init__(self, card: Card, key: int = KEY, rights: int = ALL_RIGHTS, cqe_bytes: int = 64) -> None:
+    def __init__(
+        self, card: Card, key: int = KEY, rights: int = ALL_RIGHTS, cqe_bytes: int = 64, **fields: int
+    ) -> None:
         self.card = card
         self.cq = CompletionQueue(card, cqe_bytes=cqe_bytes)
         self.srq = SharedQueue(card)
-        self.dct = Dct(
-            pd=card.pd.handle,
-            srq=self.srq.srq,
-            cq=self.cq.cq,
-            port=1,
-            pkey_index=0,
-            mtu=1024,
-            access_key=key,
-            rights=rights,
-            min_rnr_nak=1,
-            user_index=0x77,
-        )
-        card.hca.dcts.add(self.dct)
+        view = CreateDctIn()
+        basic = {"pd": card.pd, "srqn_xrqn": self.srq.number, "cqn": self.cq.cqn, "port": 1, "mtu": 3,
+                 "dc_access_key": key, "min_rnr_nak": 1, "user_index": USER_INDEX}  # fmt: skip
+        allowed = rights_fields(rights)
+        for right, name in (("rr", "rre"), ("rw", "rwe"), ("a", "rae")):
+            basic[name] = allowed[right]
+        for name, value in {**basic, **fields}.items():
+            setattr(view.dct_context_entry, name, value)
+        self.dctn = CreateDctOut.from_bytes(card.run(Op.CREATE_DCT, view)).dctn
+
+    @property
+    def dct(self) -> Dct:
+        """The card's object, for looking."""
+        dct = self.card.hca.dcts.get(self.dctn)
+        assert dct is not None
+        return dct
+
+    def run(self, op: Op) -> None:
+        """A command that names the target alone."""
+        self.card.run(op, DctIn(dctn=self.dctn))
 
     def av(self, key: int = KEY, **fields: int | bytes) -> bytes:
-        segment = DatagramSegment(ext=1, dqpn=self.dct.handle, rlid=self.card.port.lid, **fields)
+        segment = DatagramSegment(ext=1, dqpn=self.dctn, rlid=self.card.port.lid, **fields)
         return key.to_bytes(8, "big") + segment.to_bytes()[8:]
 
 
@@ -91,7 +114,7 @@ def test_each_work_request_goes_to_the_target_that_it_names() -> None:
     for index, target in enumerate(targets):
         got = target.cq.poll()
         assert [c.size for c in got] == [number + 1 for number, who in enumerate(order) if who == index]
-        assert {(c.qpn, c.source_qpn, c.user) for c in got} == {(target.dct.handle, a.qpn, 0x77)}
+        assert {(c.qpn, c.source_qpn, c.user) for c in got} == {(target.dctn, a.qpn, USER_INDEX)}
     # A run to one target is one connection.
     assert world.a.hca.count[Count.DC_CONNECTS] == 5
 
@@ -102,15 +125,14 @@ def test_connections_are_traced() -> None:
     target.srq.post_recv(target.card.alloc(64), 64)
     send(a, target, b"first")
     world.settle()
-    target.card.step(lambda: dc.drain(target.card.hca, target.dct))
+    target.run(Op.DRAIN_DCT)
     steps = [(details["from"], details["to"], details["why"]) for what, details in world.b.traces if what == "qp_state"]
     assert steps == [("RST", "RTS", QpEvent.CONNECT.value), ("RTS", "ERR", QpEvent.DISCONNECT.value)]
 
 
 def test_a_small_message_is_in_the_targets_completion() -> None:
     world = World()
-    a, target = initiator(world.a), Target(world.b, cqe_bytes=128)
-    target.dct.inline_receive = 64
+    a, target = initiator(world.a), Target(world.b, cqe_bytes=128, cs_res=SCATTER_64)
     place = target.card.alloc(256)
     for number, size in enumerate((64, 1, 65)):
         target.srq.post_recv(place, 128)
@@ -159,7 +181,7 @@ def test_every_operation_works() -> None:
 def test_a_wrong_key_is_refused_and_told_once_per_arming() -> None:
     world = World()
     target = Target(world.b)
-    target.dct.armed = True
+    target.run(Op.ARM_DCT_FOR_KEY_VIOLATION)
     world.b.events()
     for round_ in range(2):
         a = initiator(world.a)
@@ -174,7 +196,7 @@ def test_a_wrong_key_is_refused_and_told_once_per_arming() -> None:
         assert "syn=0x62 msn=0" in next(line for line in world.ladder[::-1] if "<-" in line)
     event = Eqe.from_bytes(world.b.memory.read(world.b.eq_addr, 64))
     assert (event.event_type, event.event_sub_type) == (EventType.DCT_KEY_VIOLATION, 0)
-    assert world.b.events() == [(EventType.DCT_KEY_VIOLATION, target.dct.handle)]
+    assert world.b.events() == [(EventType.DCT_KEY_VIOLATION, target.dctn)]
 
 
 def test_an_error_ends_one_connection_and_not_the_target() -> None:
@@ -208,7 +230,7 @@ def test_an_error_ends_one_connection_and_not_the_target() -> None:
 def test_a_malformed_address_vector_is_a_local_error(fields: dict[str, int]) -> None:
     world = World()
     a, target = initiator(world.a), Target(world.b)
-    segment = DatagramSegment(**{"ext": 1, "dqpn": target.dct.handle, "rlid": 2, **fields})
+    segment = DatagramSegment(**{"ext": 1, "dqpn": target.dctn, "rlid": 2, **fields})
     a.post(WqeOpcode.SEND, segment.to_bytes() + a.sge(a.buffer(4), 4))
     world.settle()
     assert statuses(a) == [CqeSyndrome.LOCAL_QP_OP_ERR]
@@ -217,7 +239,7 @@ def test_a_malformed_address_vector_is_a_local_error(fields: dict[str, int]) -> 
 def test_a_target_that_is_not_there_uses_the_retries_up() -> None:
     world = World()
     a, target = initiator(world.a), Target(world.b)
-    world.b.hca.dcts.remove(target.dct)
+    target.run(Op.DESTROY_DCT)
     send(a, target, b"hello")
     world.pass_time(2_000_000_000)
     assert statuses(a) == [CqeSyndrome.TRANSPORT_RETRY_EXC_ERR]
@@ -264,7 +286,7 @@ def test_a_late_packet_of_an_old_connection_is_nothing() -> None:
     write(a, one, b"new", place)
     world.settle()
     assert statuses(a) == [0, 0, 0]
-    world.b.step(lambda: engine.packet_in(world.b.hca, 1, first))
+    world.b.receive(first)
     world.settle()
     assert world.b.memory.read(place, 3) == b"new"
     assert world.b.hca.count[Count.RX_DROP_QP_STATE] == 1
@@ -316,12 +338,13 @@ def test_a_target_that_is_not_ready_here_is_nobody(what: str) -> None:
     world = World()
     a, target = initiator(world.a), Target(world.b)
     if what == "drained":
-        world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+        target.run(Op.DRAIN_DCT)
     else:
+        # Past the door: these cards have one port.
         target.dct.port = 2
     send(a, target, b"hello")
     world.settle()
-    assert counted(world.b.hca.count) == {Count.RX_DROP_UNKNOWN_QP: 1}
+    assert counted(world.b.hca.count, Count.EQES) == {Count.RX_DROP_UNKNOWN_QP: 1}
 
 
 def test_a_drained_target_gives_back_what_its_connections_took() -> None:
@@ -341,14 +364,14 @@ def test_a_drained_target_gives_back_what_its_connections_took() -> None:
     connections = [connection for _, connection in target.dct.connections.values()]
     assert len(connections[-1].responder.replies) == 2
     assert world.b.hca.budget.used >= used + 4 * CONNECTION_BYTES
-    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    target.run(Op.DRAIN_DCT)
     assert world.b.hca.budget.used == used
     assert [connection.state for connection in connections] == [ERR] * 4
     # The answers go with it, and a second end gives nothing back twice.
     world.queue.clear()
     while world.b.turn():
         pass
-    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    target.run(Op.DRAIN_DCT)
     assert (len(world.queue), world.b.hca.budget.used) == (0, used)
 
 
@@ -388,7 +411,7 @@ def test_a_connection_that_ends_waits_for_no_pages() -> None:
     (fault,) = faults(world.b)
     ((_, connection),) = target.dct.connections.values()
     (wanted,) = connection.page_requests
-    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    target.run(Op.DRAIN_DCT)
     assert page_faults.is_over(wanted)
     world.queue.clear()
     region.set(PRESENT)
@@ -402,10 +425,9 @@ def test_packets_of_a_connection_wait_behind_a_burst_that_is_stored_in_parts() -
     world = World()
     a, target = initiator(world.a), Target(world.b)
     entries = packed_klms(*[(16, world.b.key, target.card.alloc(16, 16)) for _ in range(512)])
-    mkey = Mkey(variant=5, pd=world.b.pd.handle, rights=ALL_RIGHTS, mode=MODE_KLM, length=8192, klms=entries)
-    world.b.hca.mkeys.add(mkey)
+    key = world.b.create_key(MODE_KLM, entries, len=8192)
     place = target.card.alloc(8)
-    raddr = RaddrSegment(raddr=0, rkey=mkey.handle << 8 | 5).to_bytes()
+    raddr = RaddrSegment(raddr=0, rkey=key).to_bytes()
     a.post(WqeOpcode.RDMA_WRITE, target.av() + raddr + a.sge(a.buffer(8192), 8192))
     write(a, target, b"behind it", place)
     world.deliver(2)
@@ -433,7 +455,7 @@ def test_draining_ends_connections_and_takes_no_more() -> None:
     world.fault = lambda packet: split(packet)[:2]
     send(a, target, bytes(4000))
     world.deliver(2)
-    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+    target.run(Op.DRAIN_DCT)
     assert [c.syndrome for c in target.cq.poll()] == [CqeSyndrome.WR_FLUSH_ERR]
     world.fault = None
     world.pass_time(3_000_000_000)
@@ -462,11 +484,12 @@ def test_a_card_without_memory_keeps_one_connection() -> None:
         a = initiator(world.a)
         write(a, target, b"x", world.b.alloc(16))
         world.settle()
-        budget.limit = 0
         assert statuses(a) == [0]
         assert len(target.dct.connections) == 1
         assert budget.used == before + CONNECTION_BYTES
-    world.b.step(lambda: dc.drain(world.b.hca, target.dct))
+        if not budget.full:
+            before += use_up(world.b)
+    target.run(Op.DRAIN_DCT)
     assert budget.used == before
 
 
@@ -510,21 +533,20 @@ def test_a_request_for_an_initiator_is_dropped() -> None:
     world.settle()
     forged = seen[0]
     divert(forged, dlid=1, slid=2).dest_qp = a.qpn
-    world.a.step(lambda: engine.packet_in(world.a.hca, 1, forged))
+    world.a.receive(forged)
     assert world.a.hca.count[Count.RX_DROP_DC_INITIATOR] == 1
     # And an answer that a target did not ask for.
-    divert(seen[1], dlid=2).dest_qp = target.dct.handle
-    world.b.step(lambda: engine.packet_in(world.b.hca, 1, seen[1]))
+    divert(seen[1], dlid=2).dest_qp = target.dctn
+    world.b.receive(seen[1])
     assert world.b.hca.count[Count.RX_DROP_UNKNOWN_QP] == 1
 
 
 def test_a_target_answers_from_the_lid_that_was_asked() -> None:
     world = World()
-    world.b.port.lmc = 2
-    world.b.port.lid = 8
+    world.b.manager.set_port(lid=8, lmc=2)
     a, target = initiator(world.a), Target(world.b)
     place = world.b.alloc(16)
-    segment = DatagramSegment(ext=1, dqpn=target.dct.handle, rlid=10)
+    segment = DatagramSegment(ext=1, dqpn=target.dctn, rlid=10)
     raddr = RaddrSegment(raddr=place, rkey=world.b.key).to_bytes()
     a.post(
         WqeOpcode.RDMA_WRITE,

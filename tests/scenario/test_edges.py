@@ -6,11 +6,7 @@ from dataclasses import replace
 import pytest
 
 from firmware.model.counters import Count
-from firmware.model.pages import packed
 from firmware.model.qp import RTR, SQER
-from firmware.model.queue_buffer import QueueBuffer
-from firmware.model.rings import RecordlessSendQueue
-from firmware.transport import engine
 from tests.scenario.tools import counted, inject
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, CompletionQueue, End, World, pair
 from tests.support.content import some_bytes
@@ -35,12 +31,10 @@ NOWHERE = 1 << 50
 @pytest.mark.parametrize(("service", "state"), [(ST_RC, ERR), (ST_UC, SQER), (ST_UD, SQER)])
 @pytest.mark.parametrize("what", ["record", "ring"])
 def test_send_queue_that_cannot_be_read_is_a_fatal_event(service: int, state: int, what: str) -> None:
-    world, a, _ = pair(service)
-    assert a.qp.sq is not None
-    if what == "record":
-        a.qp.sq.dbr_addr = NOWHERE
-    else:
-        a.qp.sq.base = NOWHERE
+    world = World()
+    peer = End(world.b, service)
+    a = End(world.a, service, dbr_addr=NOWHERE) if what == "record" else End(world.a, service, pages=[NOWHERE] * 2)
+    a.connect(peer)
     a.post(WqeOpcode.NOP)
     assert a.qp.state == state
     assert (0x05, a.qpn) in world.a.events()
@@ -49,9 +43,10 @@ def test_send_queue_that_cannot_be_read_is_a_fatal_event(service: int, state: in
 
 @pytest.mark.parametrize(("service", "names"), [(ST_RC, (0x05,)), (ST_UC, (0x05,)), (ST_UD, (0x05,))])
 def test_receive_queue_that_cannot_be_read_is_a_fatal_event(service: int, names: tuple[int, ...]) -> None:
-    world, a, b = pair(service)
-    assert b.qp.rq is not None
-    b.qp.rq.dbr_addr = NOWHERE
+    world = World()
+    a, b = End(world.a, service), End(world.b, service, dbr_addr=NOWHERE)
+    a.connect(b)
+    b.connect(a)
     if service == ST_UD:
         a.datagram(a.buffer(8), 8, 2, b.qpn)
     else:
@@ -226,9 +221,7 @@ def test_key_that_is_invalidated_during_a_message_stops_it() -> None:
     rkey = b.card.register(region, 400_000)
     a.write(a.buffer(400_000), 400_000, region, rkey)
     world.deliver()
-    mkey = world.b.hca.mkeys.get(rkey >> 8)
-    assert mkey is not None
-    mkey.free = True
+    world.b.destroy_key(rkey)
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
 
@@ -240,9 +233,7 @@ def test_memory_that_goes_during_a_long_read() -> None:
     rkey = b.card.register(region, size)
     a.read(a.buffer(size), size, region, rkey)
     world.deliver()
-    mkey = world.b.hca.mkeys.get(rkey >> 8)
-    assert mkey is not None
-    mkey.free = True
+    world.b.destroy_key(rkey)
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
     assert b.qp.state == ERR
@@ -266,11 +257,11 @@ def test_local_error_in_the_middle_of_a_long_message() -> None:
 def test_inactive_port_loses_what_is_sent_and_the_retry_brings_it() -> None:
     world, a, b = pair()
     target = b.buffer(8)
-    world.a.port.active = False
+    world.a.unplug()
     a.write(a.buffer(b"after up"), 8, target, b.card.key)
     assert not world.queue
     assert world.a.hca.count[Count.TX_DROP_PORT_INACTIVE] == 1
-    world.a.port.active = True
+    world.a.plug(1)
     world.pass_time(400_000_000)
     assert b.peek(target, 8) == b"after up"
 
@@ -333,14 +324,16 @@ def test_more_datagrams_than_a_step_takes_go_on_in_the_next() -> None:
 
 
 def test_the_doorbell_alone_posts_to_a_queue_without_a_record() -> None:
-    world, a, b = pair()
-    a.qp.sq = RecordlessSendQueue(QueueBuffer(packed([a.sq_addr]), 12, 0, 64 << 6), 0, 6)
+    world, a, b = pair(made={"send_dbr_mode": 1})
     target = b.buffer(64)
     for turn in range(100):
-        index = a.write(a.buffer(turn.to_bytes(8, "big")), 8, target, world.b.key)
+        a.write(a.buffer(turn.to_bytes(8, "big")), 8, target, world.b.key, ring=False)
+        world.a.memory.write(a.dbr + 4, (a.sq_posted & 0xFFFF).to_bytes(4, "big"))
+        # A request to look at the queue, which is not the doorbell: the record says nothing.
+        a.apply(Op.RTS2RTS_QP)
+        world.settle()
         assert not a.send_cq.poll()
-        a.qp.sq.rung(index << 8 | WqeOpcode.RDMA_WRITE, a.qpn << 8 | 3)
-        world.a.step(lambda: engine.doorbell(world.a.hca, a.qp))
+        a.ring()
         world.settle()
         assert [c.syndrome for c in a.send_cq.poll()] == [0]
         assert b.peek(target, 8) == turn.to_bytes(8, "big")
@@ -378,11 +371,12 @@ def test_a_message_is_as_long_as_was_set_at_most(size: int, status: int) -> None
 
 def test_a_port_that_is_down_executes_nothing() -> None:
     world, a, b = pair()
-    b.card.port.active = False
+    b.card.unplug()
     place = b.buffer(8)
     b.post_recv(b.buffer(8), 8)
     a.write(a.buffer(b"8 bytes!"), 8, place, b.card.key)
     a.send(a.buffer(8), 8)
     world.deliver(2)
-    assert counted(b.card.hca.count) == {Count.RX_DROP_PORT_INACTIVE: 2}
+    # An event tells the host of the cable.
+    assert counted(b.card.hca.count) == {Count.RX_DROP_PORT_INACTIVE: 2, Count.EQES: 1}
     assert (b.peek(place, 8), b.recv_cq.poll(), len(world.queue)) == (bytes(8), [], 0)

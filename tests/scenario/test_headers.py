@@ -3,10 +3,10 @@
 import pytest
 
 from firmware.model.counters import Count
-from firmware.model.multicast import MulticastGroup
 from firmware.model.qp import ERR, INIT, RST
 from firmware.transport.port import gids_match
-from tests.scenario.tools import FIRST, counted, inject
+from tests.scenario.card import PKEYS
+from tests.scenario.tools import FIRST, counted, inject, lead
 from tests.scenario.world import ST_RC, ST_UC, ST_UD, End, World, pair
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, RC, SEND, UC, UD, WRITE, Grh
 
@@ -37,7 +37,7 @@ def test_a_partition_matches_itself_unless_both_are_limited_or_it_is_the_invalid
     service: int, own: int, theirs: int, taken: bool
 ) -> None:
     world, _, b = pair(service)
-    b.card.port.pkeys[0] = own
+    b.card.manager.set_pkeys(own, *PKEYS[1:])
     if service == ST_UD:
         b.post_recv(b.buffer(60), 60)
         inject(world, b, service=UD, op=SEND, psn=0, payload=b"datagram", qkey=0x1234, pkey=theirs)
@@ -50,7 +50,7 @@ def test_a_partition_matches_itself_unless_both_are_limited_or_it_is_the_invalid
     if taken:
         assert world.b.hca.count[Count.RX_DROP_PKEY] == 0
     else:
-        assert counted(world.b.hca.count) == {Count.RX_DROP_PKEY: 1}
+        assert counted(world.b.hca.count, Count.EQES) == {Count.RX_DROP_PKEY: 1}
 
 
 @pytest.mark.parametrize(("dgid", "taken"), [("own", True), ("stranger", False), ("group", False)])
@@ -69,7 +69,7 @@ def test_a_datagram_with_a_global_route_is_for_a_gid_of_the_port(dgid: str, take
 )
 def test_the_multicast_queue_pair_number_needs_a_multicast_lid(dlid: int, taken: bool) -> None:
     world, a, b = pair(ST_UD)
-    b.card.hca.multicast[GROUP] = MulticastGroup(GROUP, [b.qp])
+    b.join(GROUP)
     b.post_recv(b.buffer(60), 60)
     inject(world, b, dlid=dlid, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234, dest_qp=0xFFFFFF,
            grh=Grh(a.card.port.gids[0], GROUP))  # fmt: skip
@@ -103,7 +103,7 @@ def test_a_connection_has_a_global_route_in_both_directions_or_in_none(routed: b
 def test_a_connection_follows_a_new_prefix_of_its_port() -> None:
     world, a, b = routed_pair()
     own = a.card.port.gids[0]
-    a.card.port.gids[0] = PREFIX + own[8:]
+    a.card.manager.set_port(gid_prefix=int.from_bytes(PREFIX, "big"))
     target = b.buffer(8)
     a.write(a.buffer(b"8 bytes!"), 8, target, b.card.key)
     grh = world.queue[0][1].route.grh
@@ -123,7 +123,7 @@ def test_answers_follow_a_new_prefix_too() -> None:
     world, a, b = routed_pair()
     own = b.card.port.gids[0]
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
-    b.card.port.gids[0] = PREFIX + own[8:]
+    b.card.manager.set_port(gid_prefix=int.from_bytes(PREFIX, "big"))
     world.deliver()
     ((_, answer),) = world.queue
     assert answer.route.grh is not None
@@ -141,8 +141,8 @@ def test_gids_that_stand_for_one_port() -> None:
 
 @pytest.mark.parametrize("state", [RST, INIT, ERR])
 def test_a_queue_pair_that_receives_nothing_in_its_state_drops(state: int) -> None:
-    world, _, b = pair()
-    b.qp.state = state
+    world, a, b = pair()
+    lead(b, a, state)
     target = b.buffer(8)
     inject(world, b, op=WRITE, psn=FIRST, payload=b"8 bytes!", va=target, rkey=b.card.key, dma_length=8)
     assert counted(world.b.hca.count) == {Count.RX_DROP_QP_STATE: 1}
@@ -151,9 +151,9 @@ def test_a_queue_pair_that_receives_nothing_in_its_state_drops(state: int) -> No
 
 @pytest.mark.parametrize("state", [RST, INIT, ERR])
 def test_a_datagram_queue_pair_drops_in_such_a_state_too(state: int) -> None:
-    world, _, b = pair(ST_UD)
+    world, a, b = pair(ST_UD)
+    lead(b, a, state)
     b.post_recv(b.buffer(60), 60)
-    b.qp.state = state
     inject(world, b, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234)
     assert counted(world.b.hca.count) == {Count.RX_DROP_QP_STATE: 1}
 

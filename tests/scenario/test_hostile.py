@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from firmware.commands.registry import Command
-from firmware.commands.srq import destroy_xrc_srq
 from firmware.memory import AccessError, find_key, translate
 from firmware.model.counters import Count
-from firmware.model.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK, Mkey
-from firmware.model.pages import packed
-from firmware.transport import engine
+from firmware.model.objects import LOCAL_READ, MODE_KLM, MODE_MTT, REPEAT_BLOCK
 from firmware.transport.completion import FLUSH_BUDGET
-from tests.scenario.test_umr import REGISTER, entries, free_key, register, umr
+from tests.scenario.registration import REGISTER, entries, free_key, register, umr, used_key
 from tests.scenario.test_xrc import segment, xrc
 from tests.scenario.world import (
-    ALL_RIGHTS,
     ERR,
     ST_RC,
     ST_UC,
@@ -27,7 +22,6 @@ from tests.scenario.world import (
     pair,
 )
 from vhca.hw.effects import DmaWrite, EntryWrite
-from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
@@ -38,33 +32,32 @@ from vhca.wire.packet import READ_REQUEST, Packet, Route
 REGION = 64 << 10
 
 
-def _half_a_write(service: int) -> tuple[World, End, int, Mkey]:
+def _half_a_write(service: int) -> tuple[World, End, int, int]:
     """The first packet of a two-packet WRITE to a key of its own has arrived at `b`."""
     world, a, b = pair(service)
     left, right = a.buffer(b"\xaa" * 2048), b.buffer(REGION)
-    mkey = b.card.hca.mkeys.get(b.card.register(right, REGION) >> 8)
-    assert mkey is not None
+    key = b.card.register(right, REGION)
     world.fault = split
-    a.write(left, 2048, right, mkey.handle << 8 | mkey.variant)
+    a.write(left, 2048, right, key)
     world.deliver(1)
     assert b.peek(right, 2048) == b"\xaa" * 1024 + bytes(1024)
-    return world, b, right, mkey
+    return world, b, right, key
 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
 def test_a_key_destroyed_during_a_write_takes_no_more_of_it(service: int) -> None:
-    world, b, right, mkey = _half_a_write(service)
-    b.card.hca.mkeys.remove(mkey)
+    world, b, right, key = _half_a_write(service)
+    b.card.destroy_key(key)
     world.settle()
     assert b.peek(right + 1024, 1024) == bytes(1024)
 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
 def test_a_key_registered_anew_during_a_write_keeps_its_new_borders(service: int) -> None:
-    world, b, right, mkey = _half_a_write(service)
+    world, b, right, key = _half_a_write(service)
     fresh = b.buffer(8192)
-    mkey.start, mkey.length, mkey.mtts = right, 512, packed([fresh & ~0xFFF])
-    mkey.translation_changed()
+    register(b, b.card.mkey(key), [fresh & ~0xFFF], variant=key & 0xFF, check_free=0, start_addr=right, len=512)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0]
     b.card.effects.clear()
     world.settle()
     assert b.peek(right + 1024, 1024) == bytes(1024)
@@ -72,21 +65,18 @@ def test_a_key_registered_anew_during_a_write_keeps_its_new_borders(service: int
 
 
 def _indirect(world: World, klms: list[tuple[int, int, int]], length: int) -> int:
-    mkey = Mkey(variant=1, pd=world.a.pd.handle, rights=ALL_RIGHTS, mode=MODE_KLM, length=length,
-                klms=packed_klms(*klms))  # fmt: skip
-    world.a.hca.mkeys.add(mkey)
-    return mkey.handle << 8 | 1
+    return world.a.create_key(MODE_KLM, packed_klms(*klms), len=length)
 
 
 def _cut_up(world: World, key: int, length: int) -> list[tuple[int, int]]:
     hca = world.a.hca
-    mkey = find_key(hca, world.a.pd.handle, 0, key, 0, length, LOCAL_READ)
+    mkey = find_key(hca, world.a.pd, 0, key, 0, length, LOCAL_READ)
     return translate(hca, mkey, 0, length, LOCAL_READ)
 
 
 def test_lists_of_crumbs_in_lists_of_crumbs_are_refused() -> None:
     world = World(1 << 20)
-    size = 1 << 16
+    size = 1 << 15
     crumbs = _indirect(world, [(0, 0, 0)] * size + [(1, world.a.key, 0x10_0000)] * size, size)
     twice = _indirect(world, [(1, crumbs, at) for at in range(size)], size)
     with pytest.raises(AccessError, match="too small"):
@@ -102,8 +92,7 @@ def test_rounds_without_columns_lead_nowhere() -> None:
 
 
 def test_a_program_cannot_name_bus_addresses() -> None:
-    world, a, _ = pair()
-    a.qp.context.fre = 0
+    world, a, _ = pair(made={"fre": 0})
     mkey = free_key(world.a)
     register(a, mkey, [0x10_0000] * 4)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
@@ -112,10 +101,8 @@ def test_a_program_cannot_name_bus_addresses() -> None:
 
 
 def test_a_program_can_invalidate_its_key_and_no_more() -> None:
-    world, a, _ = pair()
-    a.qp.context.fre = 0
-    mkey = free_key(world.a)
-    mkey.free = False
+    world, a, _ = pair(made={"fre": 0})
+    mkey = used_key(world.a)
     umr(a, mkey, mask=1 << MkeyMask.FREE, free=1, variant=mkey.variant)
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
     assert mkey.free
@@ -126,7 +113,7 @@ def test_a_program_can_invalidate_its_key_and_no_more() -> None:
 
 def test_a_small_request_cannot_make_a_large_table() -> None:
     world, a, _ = pair()
-    mkey = free_key(world.a, MODE_MTT, octwords=1 << 22)
+    mkey = free_key(world.a, MODE_MTT, octwords=1 << 21)
     umr(a, mkey, mask=REGISTER, payload=entries([0x10_0000] * 8), offset=0xFFFC, log_page_size=12, len=4096)
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
     assert len(mkey.mtts) == 0
@@ -155,20 +142,19 @@ def test_receives_that_come_while_a_queue_is_in_error_are_flushed_in_turns_behin
     for _ in range(3000):
         end.post_recv()
     # Up to the next look at the doorbell record, and not to the one behind it.
-    deadline = world.a.hca.timers.next_deadline()
+    deadline = world.a.firmware.next_deadline()
     assert deadline is not None
     world.now_ns = deadline
-    world.a.step(lambda: engine.run_timers(world.a.hca))
+    world.a.run_timers()
     while world.a.turn():
         pass
     assert [c.counter for c in cq.poll()] == list(range(3000))
 
 
 def test_asking_again_and_again_does_not_pile_answers_up() -> None:
-    world, a, b = pair(log_rra_max=2)
+    world, a, b = pair(world=World(16 << 20), log_rra_max=2)
     size = 4 << 20
     place = b.card.alloc(1)
-    b.card.memory.data.extend(bytes(size))
     key = b.card.key
     a.read(a.buffer(1), 1, place, key)
     world.settle()
@@ -186,11 +172,10 @@ def test_a_message_to_a_destroyed_xrc_queue_completes_nowhere() -> None:
     assert target.qp.service == ST_XRC
     srq.post_recv(srq.card.alloc(4096), 4096)
     world.fault = split
-    a.post(WqeOpcode.SEND, segment(srq.srq.handle) + a.sge(a.buffer(3000), 3000))
+    a.post(WqeOpcode.SEND, segment(srq.number) + a.sge(a.buffer(3000), 3000))
     world.deliver(1)
-    cq.cq.refs = srq.card.pd.refs = 1
-    view = cmd.DestroyXrcSrqIn(xrc_srqn=srq.srq.handle)
-    srq.card.step(lambda: destroy_xrc_srq(srq.card.hca, Command(0, 0, 0, view, b"", 16)))
+    assert cq.cq.refs == 1
+    srq.card.destroy(Op.DESTROY_XRC_SRQ, srq.number)
     world.settle()
     assert cq.poll() == []
     assert cq.cq.refs == 0
@@ -210,6 +195,7 @@ def test_a_message_without_end_ends_at_2_gib(service: int) -> None:
     a.send(a.buffer(2048), 2048)
     world.deliver(1)
     assert b.qp.responder.offset == 1024
+    # Past the door: two million packets would bring this about.
     b.qp.responder.offset = (1 << 31) - 1023
     world.settle()
     if service == ST_RC:

@@ -11,6 +11,8 @@ from firmware.transport import replies, responder
 from tests.scenario.tools import FIRST, inject, large_region
 from tests.scenario.world import pair
 from vhca.hw.effects import Transmit
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.qpc import OptParam
 from vhca.wire.packet import WRITE
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-a-write-travels.md"
@@ -21,7 +23,7 @@ FAULTS: list[tuple[str, dict[str, object], str]] = [
     ("expected PSN?", {"psn": FIRST + 5}, ""),
     ("may this packet follow the one before?", {"start": False}, "continues a message that has not started"),
     ("does its payload fit its place", {"payload": bytes(1000), "end": False}, "fit the place of the packet"),
-    ("WRITE enabled on this queue pair?", {"rights": 0}, "not enabled"),
+    ("WRITE enabled on this queue pair?", {"enabled": 0}, "not enabled"),
     ("with immediate data: is there a receive?", {"immediate": 1}, ""),
     ("rkey, protection domain, range, right", {"rkey": 0x999900}, "key"),
     ("RETH's length not above 2^31?", {"dma_length": (1 << 31) + 1}, "above 2\\*\\*31"),
@@ -57,10 +59,10 @@ def test_the_first_check_that_fails_decides(number: int, monkeypatch: pytest.Mon
     world, _, b = pair(min_rnr_nak=7)
     address, key = large_region(b, (1 << 31) + 64)
     fields: dict[str, object] = {"op": WRITE, "psn": FIRST, "va": address, "rkey": key, "dma_length": 8}
-    fields |= {"payload": bytes(8), "rights": b.qp.remote_rights}
+    fields |= {"payload": bytes(8), "enabled": 1}
     for _, fault, _ in reversed(FAULTS[number:]):
         fields |= fault
-    b.qp.remote_rights = fields.pop("rights")  # type: ignore[assignment]
+    assert b.apply(Op.RTS2RTS_QP, 1 << OptParam.RWE, rwe=int(str(fields.pop("enabled")))) == 0
     b.card.effects.clear()
     inject(world, b, **fields)
     (answer,) = [effect.packet for effect in b.card.effects if isinstance(effect, Transmit)]

@@ -11,6 +11,7 @@ from firmware.model.budget import ANSWER_BYTES, PACKET_BYTES, RESOURCE_BYTES, WO
 from firmware.model.counters import Count
 from firmware.transport import account, backlog
 from tests.scenario.test_pieces import Crumbs
+from tests.scenario.tools import use_up
 from tests.scenario.world import ST_UC, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.packet import WRITE, Packet, Route
@@ -60,9 +61,7 @@ def test_packets_that_wait_are_given_back_with_their_connection(op: Op) -> None:
 
 def test_a_card_without_memory_keeps_no_packet() -> None:
     world, a, b, _ = crowded()
-    budget = b.card.hca.budget
-    budget.limit = budget.used
-    budget.ask = lambda: budget.limit
+    use_up(b.card)
     a.write(a.buffer(100), 100, b.buffer(100), b.card.key)
     world.deliver(1)
     assert b.qp.backlog is not None
@@ -72,18 +71,22 @@ def test_a_card_without_memory_keeps_no_packet() -> None:
     assert account.keep(b.card.hca, packet) is False
 
 
+# What waits already in a crowded queue pair leaves room for so much.
+PACKETS_LEFT = backlog.MAX_PACKETS - 1
+BYTES_LEFT = backlog.MAX_BYTES - 3 * MTU
+
+
 @pytest.mark.parametrize(
     ("count", "size", "kept"),
-    [(backlog.MAX_PACKETS, 0, backlog.MAX_PACKETS), (backlog.MAX_PACKETS + 1, 0, backlog.MAX_PACKETS),
-     (16, backlog.MAX_BYTES // 16, 16), (17, backlog.MAX_BYTES // 16, 16), (2, backlog.MAX_BYTES // 2 + 1, 1)],
+    [(PACKETS_LEFT, 0, PACKETS_LEFT), (PACKETS_LEFT + 1, 0, PACKETS_LEFT), (16, BYTES_LEFT // 16, 16),
+     (17, BYTES_LEFT // 16, 16), (2, BYTES_LEFT // 2 + 1, 1)],
 )  # fmt: skip
 def test_so_many_packets_wait_and_so_many_bytes(count: int, size: int, kept: int) -> None:
     _, _, b, _ = crowded()
-    assert b.qp.backlog is not None
-    b.qp.backlog.clear()
     for _ in range(count):
-        backlog.add(b.card.hca, b.qp, Packet(Route(2, 1), 0, WRITE, b.qpn, 0, bytes(size)))
-    assert (len(b.qp.backlog), b.card.hca.count[Count.RX_DROP_BACKLOG]) == (kept, count - kept)
+        b.card.receive(Packet(Route(2, 1), 0, WRITE, b.qpn, 0, bytes(size)))
+    assert b.qp.backlog is not None
+    assert (len(b.qp.backlog) - 1, b.card.hca.count[Count.RX_DROP_BACKLOG]) == (kept, count - kept)
 
 
 def work_requests(world: World, a: End, b: End) -> int:
@@ -122,9 +125,7 @@ def test_what_waits_is_given_back_with_its_queue_pair(waiting: Callable[[World, 
 def test_a_card_whose_memory_is_used_to_the_byte_fetches_one_work_request_at_a_time() -> None:
     world, a, b = pair()
     world.fault = lambda packet: []
-    budget = a.card.hca.budget
-    budget.limit = budget.used
-    budget.ask = lambda: budget.limit
+    use_up(a.card)
     for _ in range(3):
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=False)
     a.ring()

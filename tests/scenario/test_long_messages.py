@@ -86,6 +86,7 @@ def test_a_send_of_2_gib_is_taken(service: int, size: int) -> None:
     b.post_recv(sges=[b.sge(page + at, ONE_GIB, key) for at in (0, ONE_GIB)])
     fields = {"op": SEND, "service": RC if service == ST_RC else UC}
     inject(world, b, psn=FIRST, payload=bytes(1024), end=False, **fields)
+    # Past the door: two million packets would bring this about.
     b.qp.responder.offset = TWO_GIB - 1024
     inject(world, b, psn=FIRST + 1, payload=bytes(size), start=False, **fields)
     assert [(c.syndrome, c.size) for c in b.recv_cq.poll()] == [(0, TWO_GIB - 1024 + size)]

@@ -65,12 +65,10 @@ def spoil(fields: dict[str, Any], op: int, b: End, faults: tuple[str, ...]) -> N
         fields["psn"] = FIRST + 5
     if "sequence" in faults:
         fields |= {"start": False} if op == WRITE else {"payload": bytes(4)}
-    if "support" in faults:
-        qp.remote_rights = 0
     if "resources" not in faults:
         b.post_recv(b.buffer(64), 64)
     elif op != WRITE:
-        qp.responder.resource_limit = 1
+        # Past the door: the one READ that it may answer at a time is not answered yet.
         qp.responder.resources.append(Resource(FIRST - 1, 1, READ_REQUEST, 0, 0, 0))
     if "key" in faults:
         fields["rkey"] = NO_SUCH_KEY
@@ -85,9 +83,10 @@ def spoil(fields: dict[str, Any], op: int, b: End, faults: tuple[str, ...]) -> N
 
 def answer_to(op: int, faults: tuple[str, ...]) -> tuple[int, str]:
     """The syndrome of the answer, and the reason that the trace gives."""
-    world, _, b = pair(min_rnr_nak=7)
+    enabled = int("support" not in faults)
+    world, _, b = pair(min_rnr_nak=7, log_rra_max=0, rre=enabled, rwe=enabled, rae=enabled)
+    b.card.traces.clear()
     answers: list[int] = []
-    reasons: list[str] = []
 
     def listen(packet: Packet) -> list[Packet]:
         if packet.op not in (WRITE, READ_REQUEST, FETCH_ADD):
@@ -95,13 +94,12 @@ def answer_to(op: int, faults: tuple[str, ...]) -> tuple[int, str]:
         return [packet]
 
     world.fault = listen
-    b.card.hca.trace = lambda what, details: reasons.append(str(details.get("why", "")))
     fields = good(op, b)
     spoil(fields, op, b, faults)
     inject(world, b, op=op, **fields)
     world.settle()
     assert len(answers) == 1
-    return answers[0], " ".join(reasons)
+    return answers[0], " ".join(str(details.get("why", "")) for _, details in b.card.traces)
 
 
 @pytest.mark.parametrize("faults", pairs(WRITE_FAULTS), ids="+".join)

@@ -240,7 +240,7 @@ def test_an_older_request_of_the_same_number_is_not_looked_at() -> None:
     add = {"op": FETCH_ADD, "psn": FIRST, "va": counter, "rkey": b.card.key, "swap_add": 1}
     inject(world, b, **add)
     responder = b.qp.responder
-    # What lies between is of no interest here.
+    # Past the door: what lies between, a lap of the circle, is of no interest here.
     responder.epsn = FIRST
     inject(world, b, op=READ_REQUEST, psn=FIRST, va=counter, rkey=b.card.key, dma_length=8)
     assert len(answers) == 1

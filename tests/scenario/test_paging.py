@@ -1,136 +1,43 @@
 """On-demand paging: who waits for which page, what the peer sees of it, and what a refusal ends."""
 
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware import page_faults
-from firmware.memory import PageFault, direct, find_key, translate
 from firmware.model.counters import Count, QCount
-from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_KSM, MODE_MTT, Mkey
-from firmware.transport import engine, lifecycle
+from tests.scenario.paging import (
+    ABSENT,
+    FENCE,
+    PAGE,
+    PRESENT,
+    READABLE,
+    Region,
+    answer,
+    atomic,
+    av_send,
+    datagrams,
+    deaf,
+    faults,
+    refuse_all,
+    resume,
+    serve,
+    statuses,
+)
 from tests.scenario.tools import lose
 from tests.scenario.world import (
-    ALL_RIGHTS,
     ERR,
     ST_RC,
-    ST_REG_UMR,
     ST_UC,
-    ST_UD,
-    Card,
     End,
     SharedQueue,
     World,
-    data,
     pair,
 )
 from tests.support.content import some_bytes
-from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cqe import CqeSyndrome
-from vhca.wire.connectx.eqe import Eqe, EventType, MemoryFaultData
-from vhca.wire.connectx.wqe import MkeyMask, RaddrSegment, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
-
-PAGE = 4096
-ABSENT, READABLE, PRESENT = 0, 1, 3
-# Behind earlier READs and atomics: their results may be what is sent.
-FENCE = 2
-
-
-@dataclass
-class Fault:
-    """A page fault event as the host reads it."""
-
-    token: int
-    key: int
-    va: int
-    pages: int
-    ahead: int
-
-
-class Region:
-    """A region whose pages come and go; address = bus address."""
-
-    def __init__(self, card: Card, pages: int, rights: int = ALL_RIGHTS) -> None:
-        self.card = card
-        self.addr = card.alloc(pages * PAGE)
-        self.pages = pages
-        self.mkey = Mkey(variant=0x33, pd=card.pd.handle, rights=rights, mode=MODE_MTT, start=self.addr,
-                         length=pages * PAGE, mtts=bytearray(pages * 8), paged=True,
-                         capacity_octwords=pages)  # fmt: skip
-        card.hca.mkeys.add(self.mkey)
-        self.key = self.mkey.handle << 8 | 0x33
-
-    def set(self, rights: int, first: int = 0, count: int | None = None) -> None:
-        """Let pages come or go, as a UMR of the host does."""
-        for page in range(first, self.pages if count is None else first + count):
-            struct.pack_into(">Q", self.mkey.mtts or b"", page * 8, (self.addr + page * PAGE) | rights)
-        self.mkey.translation_changed()
-
-    def write(self, content: bytes, at: int = 0) -> None:
-        self.card.memory.write(self.addr + at, content)
-
-    def read(self, size: int, at: int = 0) -> bytes:
-        return self.card.memory.read(self.addr + at, size)
-
-
-def faults(card: Card) -> list[Fault]:
-    """New page faults; other events are passed over."""
-    out = []
-    while True:
-        raw = card.memory.read(card.eq_addr + (card.eq_consumer & 63) * 64, 64)
-        if raw[63] & 1 != card.eq_consumer >> 6 & 1:
-            break
-        card.eq_consumer += 1
-        event = Eqe.from_bytes(raw)
-        if event.event_type == EventType.PAGE_FAULT:
-            assert event.event_sub_type == 2
-            view = MemoryFaultData.from_bytes(event.event_data)
-            assert view.last
-            out.append(Fault(view.token_47_32 << 32 | view.token_31_0, view.mkey, view.va, view.demand_fault_pages,
-                             view.post_demand_fault_pages))  # fmt: skip
-    card.eq.consumer = card.eq.producer
-    return out
-
-
-def answer(card: Card, fault: Fault, good: bool = True) -> None:
-    done = []
-    card.step(lambda: done.append(engine.page_fault_answered(card.hca, fault.token, good)))
-    assert done == [True]
-
-
-def serve(world: World, region: Region) -> int:
-    """Bring in what is asked for until nobody asks; returns how often."""
-    for count in range(100):
-        world.pass_time(10_000_000)
-        asked = faults(region.card)
-        if not asked:
-            return count
-        for fault in asked:
-            assert fault.key == region.key
-            assert fault.va % PAGE == 0
-            region.set(PRESENT, (fault.va - region.addr) // PAGE, fault.pages)
-            answer(region.card, fault)
-    raise AssertionError("the faults never end")
-
-
-def refuse_all(world: World, card: Card) -> int:
-    """Refuse what is asked for until nobody asks."""
-    for count in range(100):
-        asked = faults(card)
-        if not asked:
-            return count
-        for fault in asked:
-            answer(card, fault, good=False)
-        world.pass_time(400_000_000)
-    raise AssertionError("the faults never end")
-
-
-def statuses(end: End) -> tuple[list[int], list[int]]:
-    return [c.syndrome for c in end.send_cq.poll()], [c.syndrome for c in end.recv_cq.poll()]
+from vhca.wire.connectx.wqe import WqeOpcode
 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
@@ -241,14 +148,16 @@ def test_a_refusal_by_mistake_is_forgiven() -> None:
 
 
 def test_without_an_event_queue_for_faults_a_missing_page_is_an_error() -> None:
-    world, a, b = pair()
-    world.a.eq.event_mask &= ~(1 << EventType.PAGE_FAULT)
+    world = World()
+    deaf(world.a)
+    _, a, b = pair(world=world)
     region = Region(world.a, 1)
     a.write(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
     assert statuses(a)[0] == [CqeSyndrome.LOCAL_PROT_ERR]
     for operation in ("read", "atomic"):
-        world, a, b = pair()
-        world.a.eq.event_mask &= ~(1 << EventType.PAGE_FAULT)
+        world = World()
+        deaf(world.a)
+        _, a, b = pair(world=world)
         region = Region(world.a, 1)
         if operation == "read":
             a.read(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
@@ -256,11 +165,6 @@ def test_without_an_event_queue_for_faults_a_missing_page_is_an_error() -> None:
             atomic(a, region.addr, region.key, b.buffer(8), world.b.key)
         world.settle()
         assert statuses(a)[0] == [CqeSyndrome.LOCAL_PROT_ERR], operation
-
-
-def atomic(end: End, local: int, lkey: int, remote: int, rkey: int, add: int = 1, **more: int) -> None:
-    segments = RaddrSegment(raddr=remote, rkey=rkey).to_bytes() + struct.pack(">QQ", add, 0)
-    end.post(WqeOpcode.ATOMIC_FA, segments + data(local, 8, lkey), **more)
 
 
 def test_a_read_whose_answer_cannot_be_stored_is_asked_for_again() -> None:
@@ -417,8 +321,9 @@ def test_a_peer_hears_of_pages_that_never_come(operation: str, local: int, recei
 def test_a_receiver_without_fault_events_refuses_at_once() -> None:
     for operation, syndrome in (("write", CqeSyndrome.REMOTE_ACCESS_ERR), ("read", CqeSyndrome.REMOTE_ACCESS_ERR),
                                 ("send", CqeSyndrome.REMOTE_OP_ERR)):  # fmt: skip
-        world, a, b = pair()
-        world.b.eq.event_mask &= ~(1 << EventType.PAGE_FAULT)
+        world = World()
+        deaf(world.b)
+        _, a, b = pair(world=world)
         region = Region(world.b, 1)
         b.post_recv(region.addr, PAGE, region.key)
         if operation == "send":
@@ -427,16 +332,6 @@ def test_a_receiver_without_fault_events_refuses_at_once() -> None:
             getattr(a, operation)(a.buffer(8), 8, region.addr, region.key)
         world.settle()
         assert statuses(a)[0] == [syndrome]
-
-
-def datagrams() -> tuple[World, End, End]:
-    world = World()
-    a, b = End(world.a, ST_UD), End(world.b, ST_UD)
-    for end in (a, b):
-        end.to_init()
-        end.to_rtr(mtu=5)
-        end.to_rts()
-    return world, a, b
 
 
 def test_datagrams_wait_for_pages_on_their_way_out() -> None:
@@ -452,13 +347,6 @@ def test_datagrams_wait_for_pages_on_their_way_out() -> None:
     serve(world, region)
     assert statuses(a) == ([0, 0], [])
     assert [c.size for c in b.recv_cq.poll()] == [45, 41]
-
-
-def av_send(end: End, addr: int, size: int, key: int, peer: End) -> None:
-    saved = end.card.key
-    end.card.key = key
-    end.datagram(addr, size, peer.card.port.lid, peer.qpn)
-    end.card.key = saved
 
 
 def test_a_datagram_without_pages_to_send_fails_in_the_end() -> None:
@@ -541,206 +429,7 @@ def test_no_more_requests_are_outstanding_than_the_event_queue_can_take(monkeypa
 
 def test_an_unknown_token_is_nobodys() -> None:
     world = World()
-    assert not engine.page_fault_answered(world.a.hca, 1, True)
-
-
-# ---- registration by work request ----
-
-
-def umr(end: End, mkey: Mkey, payload: bytes, offset: int = 0, mask: int = 0, **fields: int) -> int:
-    ctrl = UmrCtrlSegment(mkey_mask=mask, xlt_octowords=len(payload) // 16, translation_offset_en=1, xlt_offset=offset)
-    segment = UmrMkeySegment(mkey_7_0=mkey.variant, **fields)
-    body = ctrl.to_bytes() + segment.to_bytes() + end.sge(end.buffer(payload), len(payload))
-    end.post(WqeOpcode.UMR, body, imm=mkey.handle << 8 | mkey.variant)
-    (completion,) = end.send_cq.poll()
-    return completion.syndrome
-
-
-def registration_queue(world: World) -> End:
-    queue = End(world.a, ST_REG_UMR, has_rq=False)
-    queue.connect(queue)
-    return queue
-
-
-def mtts(*entries: int) -> bytes:
-    return struct.pack(f">{len(entries)}Q", *entries)
-
-
-def test_entries_come_and_go_by_work_request() -> None:
-    world, a, b = pair()
-    queue = registration_queue(world)
-    area = world.a.alloc(16 * PAGE)
-    mkey = Mkey(variant=1, pd=world.a.pd.handle, rights=ALL_RIGHTS, mode=MODE_MTT, start=area, length=16 * PAGE,
-                umr_enabled=True, capacity_octwords=8)  # fmt: skip
-    world.a.hca.mkeys.add(mkey)
-    key = mkey.handle << 8 | 1
-    assert umr(queue, mkey, bytes(64)) == 0
-    assert umr(queue, mkey, bytes(64), offset=4) == 0
-    a.write(area + 12 * PAGE, 8, b.buffer(8), world.b.key, key=key)
-    (fault,) = faults(world.a)
-    assert fault.va == area + 12 * PAGE
-    assert umr(queue, mkey, mtts(*[(area + page * PAGE) | PRESENT for page in range(8, 16)]), offset=4) == 0
-    answer(world.a, fault)
-    world.settle()
-    assert statuses(a) == ([0], [])
-    with pytest.raises(PageFault):
-        translate(world.a.hca, mkey, area + 7 * PAGE, 8, LOCAL_READ)
-    assert translate(world.a.hca, mkey, area + 8 * PAGE + 5, PAGE, LOCAL_WRITE) == [(area + 8 * PAGE + 5, PAGE)]
-    # All there: from now on one stretch.
-    assert umr(queue, mkey, mtts(*[(area + page * PAGE) | PRESENT for page in range(8)])) == 0
-    assert translate(world.a.hca, mkey, area, 16 * PAGE, LOCAL_WRITE) == [(area, 16 * PAGE)]
-    assert direct(mkey, area + 5) == area + 5
-    # The table's end.
-    assert umr(queue, mkey, bytes(64), offset=8) == CqeSyndrome.MW_BIND_ERR
-
-
-def test_entries_that_were_never_loaded_cannot_be_left_out() -> None:
-    for mode in (MODE_MTT, MODE_KSM, MODE_KLM):
-        world = World()
-        mkey = Mkey(variant=1, pd=world.a.pd.handle, mode=mode, umr_enabled=True, capacity_octwords=1 << 20)
-        world.a.hca.mkeys.add(mkey)
-        assert umr(registration_queue(world), mkey, bytes(64), offset=4) == CqeSyndrome.MW_BIND_ERR
-
-
-def test_a_list_of_pages_counts_in_whole_blocks() -> None:
-    world = World()
-    queue = registration_queue(world)
-    for pages, next_block in ((8, 4), (9, 8), (10, 8)):
-        mkey = Mkey(variant=1, pd=world.a.pd.handle, mode=MODE_MTT, umr_enabled=True, capacity_octwords=64,
-                    mtts=bytearray(8 * pages), paged=True)  # fmt: skip
-        world.a.hca.mkeys.add(mkey)
-        assert umr(queue, mkey, bytes(64), offset=next_block + 4) == CqeSyndrome.MW_BIND_ERR
-        assert queue.apply(Op.QP_2RST) == 0
-        queue = registration_queue(world)
-        assert umr(queue, mkey, bytes(64), offset=next_block) == 0
-
-
-def test_registration_waits_for_the_pages_of_its_entries() -> None:
-    world, a, _ = pair()
-    region = Region(world.a, 1)
-    target = Mkey(variant=1, pd=world.a.pd.handle, mode=MODE_MTT, umr_enabled=True, capacity_octwords=4)
-    world.a.hca.mkeys.add(target)
-    region.write(mtts(*[0x7000 | PRESENT] * 8))
-    a.qp.context.fre = 1
-    ctrl = UmrCtrlSegment(xlt_octowords=4).to_bytes() + UmrMkeySegment(mkey_7_0=1).to_bytes()
-    a.post(WqeOpcode.UMR, ctrl + a.sge(region.addr, 64, region.key), imm=target.handle << 8 | 1)
-    assert statuses(a) == ([], [])
-    assert serve(world, region) == 1
-    assert statuses(a) == ([0], [])
-    assert bytes(target.mtts or b"") == mtts(*[0x7000 | PRESENT] * 8)
-
-
-def test_a_whole_address_space_in_pieces_of_gigabytes() -> None:
-    """What the driver does for an implicit region: an indirect key over empty ones, filled as faults come."""
-    world, a, b = pair()
-    queue = registration_queue(world)
-    hca = world.a.hca
-    pd = world.a.pd.handle
-    log_piece = 34
-    # A key of one huge missing page: an access to it says where it was.
-    empty = Mkey(variant=1, pd=pd, rights=ALL_RIGHTS, mode=MODE_MTT, length64=True, log_page_size=61,
-                 mtts=bytearray(64), paged=True)  # fmt: skip
-    hca.mkeys.add(empty)
-    whole = Mkey(variant=2, pd=pd, rights=ALL_RIGHTS, mode=MODE_KSM, length64=True, free=True, umr_enabled=True,
-                 capacity_octwords=8)  # fmt: skip
-    hca.mkeys.add(whole)
-    empty_key, whole_key = empty.handle << 8 | 1, whole.handle << 8 | 2
-    table = b"".join(struct.pack(">4xIQ", empty_key, n << log_piece) for n in range(8))
-    mask = 1 << MkeyMask.PAGE_SIZE | 1 << MkeyMask.PAGE_SIZE_5 | 1 << MkeyMask.FREE
-    assert umr(queue, whole, table, mask=mask, log_page_size=log_piece) == 0
-    va = (3 << log_piece) + 5 * PAGE + 8
-    a.write(va, 8, b.buffer(8), world.b.key, key=whole_key)
-    (fault,) = faults(world.a)
-    assert (fault.key, fault.va, fault.pages) == (empty_key, va & -PAGE, 1)
-    page = world.a.alloc(PAGE)
-    child = Mkey(variant=3, pd=pd, rights=ALL_RIGHTS, mode=MODE_MTT, length64=True, start=3 << log_piece,
-                 umr_enabled=True, capacity_octwords=4, mtts=bytearray(64), paged=True)  # fmt: skip
-    hca.mkeys.add(child)
-    child_key = child.handle << 8 | 3
-    ksms = struct.pack(">4xIQ", child_key, 3 << log_piece)
-    assert umr(queue, whole, table[: 3 * 16] + ksms) == 0
-    answer(world.a, fault)
-    world.settle()
-    (fault,) = faults(world.a)
-    assert (fault.key, fault.va) == (child_key, va & -PAGE)
-    assert umr(queue, child, mtts(0, 0, 0, 0, 0, page | PRESENT, 0, 0)) == 0
-    answer(world.a, fault)
-    world.settle()
-    assert statuses(a) == ([0], [])
-    # Behind the entries of a key without a length there is nothing.
-    mkey = find_key(hca, pd, a.qpn, child_key, (3 << log_piece) + 8 * PAGE, 1, LOCAL_READ)
-    with pytest.raises(Exception, match="no entry"):
-        translate(hca, mkey, (3 << log_piece) + 8 * PAGE, 1, LOCAL_READ)
-
-
-def shown(world: World, *children: Region) -> tuple[Mkey, Callable[[Region], None]]:
-    """A region of the driver's implicit kind that shows one of its children; and how to make it show another."""
-    queue = registration_queue(world)
-    log_piece = 16
-    whole = Mkey(variant=2, pd=world.a.pd.handle, rights=ALL_RIGHTS, mode=MODE_KSM, start=0, length=4 << log_piece,
-                 free=True, umr_enabled=True, capacity_octwords=4)  # fmt: skip
-    world.a.hca.mkeys.add(whole)
-    mask = 1 << MkeyMask.PAGE_SIZE | 1 << MkeyMask.PAGE_SIZE_5 | 1 << MkeyMask.FREE
-
-    def show(child: Region) -> None:
-        table = struct.pack(">4xIQ", child.key, child.addr) * 4
-        assert umr(queue, whole, table, mask=mask, log_page_size=log_piece) == 0
-
-    show(children[0])
-    return whole, show
-
-
-def test_a_child_that_its_region_still_shows_is_refused_until_the_host_has_taken_it_out() -> None:
-    """The host forgets a child first and updates the region later, on a busy machine seconds later."""
-    world, a, b = pair()
-    old, new = Region(world.a, 1), Region(world.a, 1)
-    whole, show = shown(world, old, new)
-    a.write(8, 8, b.buffer(8), world.b.key, key=whole.handle << 8 | 2)
-    end = world.now_ns + 9_000_000_000
-    refusals = 0
-    while world.now_ns < end:
-        for fault in faults(world.a):
-            assert fault.key == old.key
-            answer(world.a, fault, good=False)
-            refusals += 1
-        world.pass_time(10_000_000)
-    assert statuses(a) == ([], [])
-    # some every third of a second: the host is not flooded with what it refuses
-    assert 20 < refusals < 60
-    new.set(PRESENT)
-    show(new)
-    world.pass_time(page_faults.PACE_NS[1])
-    assert statuses(a) == ([0], [])
-
-
-def test_a_child_that_is_refused_for_long_fails_who_waits() -> None:
-    world, a, b = pair()
-    whole, _ = shown(world, Region(world.a, 1))
-    a.write(8, 8, b.buffer(8), world.b.key, key=whole.handle << 8 | 2)
-    begin = world.now_ns
-    refuse_all(world, world.a)
-    assert statuses(a)[0] == [CqeSyndrome.LOCAL_PROT_ERR]
-    assert world.now_ns - begin > page_faults.DOUBT_SHOWN_NS
-
-
-def test_a_dispute_of_long_ago_is_not_continued() -> None:
-    world, a, b = pair()
-    region = Region(world.a, 1)
-    for _ in range(2):
-        a.write(region.addr, 8, b.buffer(8), world.b.key, key=region.key)
-        for _ in range(page_faults.REFUSALS - 1):
-            answer(world.a, faults(world.a)[0], good=False)
-            world.pass_time(400_000_000)
-        (last,) = faults(world.a)
-        world.pass_time(page_faults.FORGOTTEN_NS)
-        answer(world.a, last, good=False)
-        world.pass_time(400_000_000)
-        assert statuses(a) == ([], [])
-        region.set(PRESENT)
-        answer(world.a, faults(world.a)[0])
-        world.settle()
-        assert statuses(a) == ([0], [])
-        region.set(ABSENT)
+    assert resume(world.a, 1) == Status.BAD_RES
 
 
 # ---- anything goes ----
@@ -813,9 +502,7 @@ def test_a_queue_pair_goes_before_the_host_has_answered_its_faults(kind: str) ->
     while world.deliver() or a.card.turn() or b.card.turn():
         pass
     (fault,) = faults(card)
-    qp = gone.qp
-    card.step(lambda: lifecycle.reset(card.hca, qp))
-    card.hca.qps.remove(qp)
+    gone.destroy()
     (request,) = card.hca.page_faults.outstanding.values()
     assert page_faults.is_over(request)
     region.set(PRESENT)

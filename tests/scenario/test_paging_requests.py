@@ -2,12 +2,13 @@
 
 import pytest
 
+from firmware.model.budget import PACKET_BYTES, PAGE_REQUEST_BYTES
 from firmware.model.counters import Count
 from firmware.model.qp import INIT, RST, RTR
 from firmware.model.send_wqe import PAGING
 from firmware.transport import page_waits
 from firmware.transport.retry import RNR_DELAY_NS
-from tests.scenario.test_paging import PAGE, PRESENT, Region, answer, av_send, datagrams, faults, serve, statuses
+from tests.scenario.paging import PAGE, PRESENT, Region, answer, av_send, datagrams, faults, registrar, serve, statuses
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ERR, RTS, End, World, pair
 from vhca.wire.connectx.cmd import Op
@@ -99,13 +100,14 @@ def test_datagrams_that_wait_come_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("op", [Op.QP_2ERR, Op.QP_2RST])
 def test_datagrams_that_wait_go_with_their_queue_pair(op: Op) -> None:
-    world, _, b = datagrams()
-    used = world.b.hca.budget.used
     world, b, region, _ = waiting(3)
-    assert world.b.hca.budget.used > used
+    registrar(world.b)
+    held = world.b.hca.budget.used
     (fault,) = faults(world.b)
     assert b.apply(op) == 0
     world.settle()
+    held -= 3 * (PACKET_BYTES + 1)
+    assert world.b.hca.budget.used == held
     # The receive that the first one had taken ends with those behind it.
     flushed = [(number, CqeSyndrome.WR_FLUSH_ERR) for number in range(4)]
     assert [(c.counter, c.syndrome) for c in b.recv_cq.poll()] == (flushed if op == Op.QP_2ERR else [])
@@ -113,15 +115,17 @@ def test_datagrams_that_wait_go_with_their_queue_pair(op: Op) -> None:
     answer(world.b, fault)
     world.settle()
     assert region.read(64) == bytes(64)
-    assert world.b.hca.budget.used == used
+    assert world.b.hca.budget.used == held - PAGE_REQUEST_BYTES
 
 
 def test_the_side_that_a_fault_belongs_to() -> None:
     _, a, b = pair()
     responder = a.qp.responder
     for state, alive in ((RTR, True), (RTS, True), (INIT, True), (RST, False), (ERR, False)):
+        # Past the door: the ways into some of the states make the responder anew.
         a.qp.state = state
         assert page_waits.alive(a.qp, responder) is alive
+    # Past the door: back.
     a.qp.state = RTS
     assert not page_waits.alive(a.qp, b.qp.responder)
 

@@ -281,6 +281,7 @@ def test_what_is_acknowledged_before_it_is_sent_again_is_not_sent_again() -> Non
     assert (sent(world, "WRITE"), len(a.send_cq.poll())) == (2, 2)
     world.fault = None
     place = b.buffer(8)
+    # Past the door: so it would be if the link, and not the test, had made up the acknowledgement.
     b.qp.responder.epsn = FIRST + 2
     a.write(a.buffer(b"8 bytes!"), 8, place, b.card.key)
     world.settle()

@@ -8,10 +8,11 @@ import pytest
 
 from firmware.memory import FEW_PIECES, SMALL_PIECE_BYTES, STEP_PIECES
 from firmware.model.counters import Count
-from firmware.model.objects import MODE_KLM, Mkey
+from firmware.model.objects import MODE_KLM
 from firmware.transport import backlog
-from tests.scenario.world import ALL_RIGHTS, ERR, ST_RC, ST_UC, ST_UD, Card, End, World, packed_klms, pair
+from tests.scenario.world import ERR, ST_RC, ST_UC, ST_UD, Card, End, World, packed_klms, pair
 from tests.support.content import some_bytes
+from vhca.hw.effects import Effects
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
@@ -22,7 +23,7 @@ SIZE = 40 * MTU + 100
 PIECE = 16
 
 
-Step = Callable[[Callable[[], object]], None]
+Step = Callable[[Callable[[Effects], object]], None]
 
 
 class Crumbs:
@@ -35,9 +36,7 @@ class Crumbs:
         self.addr = self.card.alloc(2 * size + 2 * piece)
         count = -(-size // piece)
         entries = packed_klms(*[(piece, self.card.key, self.addr + at * 2 * piece) for at in range(count)])
-        mkey = Mkey(variant=5, pd=self.card.pd.handle, rights=ALL_RIGHTS, mode=MODE_KLM, length=size, klms=entries)
-        self.card.hca.mkeys.add(mkey)
-        self.key = mkey.handle << 8 | 5
+        self.key = self.card.create_key(MODE_KLM, entries, len=size)
 
     def write(self, data: bytes) -> None:
         """Let the region hold `data`."""
@@ -60,7 +59,7 @@ class Watch:
             card.step = self._watched(card, card.step)  # type: ignore[method-assign, assignment]
 
     def _watched(self, card: Card, step: Step) -> Step:
-        def watched(action: Callable[[], object]) -> None:
+        def watched(action: Callable[[Effects], object]) -> None:
             before = card.hca.pieces
             step(action)
             self.most = max(self.most, card.hca.pieces - before)
@@ -248,7 +247,7 @@ def test_what_waits_behind_a_cut_burst_is_bounded_and_goes_with_the_queue_pair()
     assert len(waiting) == 3
     packet = waiting[-1]
     for _ in range(2 * backlog.MAX_BYTES >> 16):
-        backlog.add(world.b.hca, b.qp, packet)
+        world.b.receive(packet)
     assert sum(len(packet.payload) for packet in waiting) <= backlog.MAX_BYTES
     assert world.b.hca.count[Count.RX_DROP_BACKLOG] > 0
     b.apply(Op.QP_2ERR)
@@ -275,7 +274,7 @@ def test_a_step_in_small_packets_has_no_more_of_them_than_one_in_large_ones(kind
     for card in (world.a, world.b):
         step = card.step
 
-        def counted(action: Callable[[], object], step: Step = step) -> None:
+        def counted(action: Callable[[Effects], object], step: Step = step) -> None:
             before = sum(bursts)
             step(action)
             steps.append(sum(bursts) - before)

@@ -16,15 +16,14 @@ FOREIGN = 0x8123
 
 def test_each_datagram_with_a_wrong_key_is_one_violation() -> None:
     world, _, b = pair(ST_UD)
-    port = b.card.port
     b.post_recv(b.buffer(60), 60)
     fields = {"service": UD, "op": SEND, "psn": 0, "payload": bytes(8), "qkey": 0x1234}
     inject(world, b, **fields)
-    assert (port.qkey_violations, port.pkey_violations) == (0, 0)
+    assert b.card.manager.violations() == (0, 0)
     inject(world, b, **{**fields, "qkey": 0x99})
-    assert (port.qkey_violations, port.pkey_violations) == (1, 0)
+    assert b.card.manager.violations() == (1, 0)
     inject(world, b, **{**fields, "pkey": FOREIGN})
-    assert (port.qkey_violations, port.pkey_violations) == (1, 1)
+    assert b.card.manager.violations() == (1, 1)
 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
@@ -32,16 +31,15 @@ def test_each_packet_of_a_connection_with_a_wrong_partition_is_one_violation(ser
     world, _, b = pair(service)
     for expected in (1, 2):
         inject(world, b, op=WRITE, service=RC if service == ST_RC else UC, psn=FIRST, pkey=FOREIGN)
-        assert b.card.port.pkey_violations == expected
-    assert b.card.port.qkey_violations == 0
+        assert b.card.manager.violations() == (0, expected)
 
 
 def test_a_request_for_a_target_with_a_wrong_partition_is_one_violation() -> None:
     world = World()
-    world.a.port.pkeys[0] = FOREIGN
+    world.a.manager.set_pkeys(FOREIGN)
     send_dc(initiator(world.a), Target(world.b), b"stranger")
     world.settle()
-    assert world.b.port.pkey_violations == 1
+    assert world.b.manager.violations() == (0, 1)
 
 
 def test_general_management_knows_both_keys_and_the_subnet_s_own_none() -> None:
@@ -50,16 +48,16 @@ def test_general_management_knows_both_keys_and_the_subnet_s_own_none() -> None:
     fields = {"service": UD, "op": SEND, "psn": 0, "payload": smp(4), "dest_qp": 1, "qkey": 0x80010000}
     inject(world, b, **{**fields, "qkey": 0x80010001})
     inject(world, b, **{**fields, "pkey": FOREIGN})
-    assert (b.card.port.qkey_violations, b.card.port.pkey_violations) == (1, 1)
+    assert b.card.manager.violations() == (1, 1)
     _, d = management(world, ST_QP0)
     inject(world, d, **{**fields, "payload": smp(), "dest_qp": 0, "vl": 15, "qkey": 5, "pkey": FOREIGN})
-    assert (b.card.port.qkey_violations, b.card.port.pkey_violations) == (1, 1)
+    assert b.card.manager.violations() == (1, 1)
 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UD])
 def test_packets_that_cannot_leave_are_discards(service: int) -> None:
     world, a, b = pair(service)
-    world.a.port.active = False
+    world.a.unplug()
     if service == ST_RC:
         a.write(a.buffer(5000), 5000, b.buffer(5000), b.card.key)
     else:
@@ -78,7 +76,7 @@ def test_answers_that_cannot_leave_are_discards() -> None:
     before = b.qp.responder.replies[0]
     assert isinstance(before, ReadJob)
     left = size - before.offset
-    world.b.port.active = False
+    world.b.unplug()
     while b.card.turn():
         pass
     assert world.b.port.counters.xmit_discards == left // 1024
@@ -91,7 +89,7 @@ def test_subnet_management_packets_without_a_receive_are_dropped_from_vl15(runni
     if running:
         b.post_recv(b.buffer(296), 296)
     else:
-        world.b.hca.special_qps.clear()
+        b.destroy()
     for _ in range(2):
         a.datagram(a.buffer(smp(mgmt_class=0x81)), 256, 2, 0, qkey=0)
     world.settle()
@@ -100,10 +98,10 @@ def test_subnet_management_packets_without_a_receive_are_dropped_from_vl15(runni
 
 def test_other_datagrams_without_a_receive_are_not() -> None:
     world = World()
-    a, _ = management(world, ST_QP1)
+    a, b = management(world, ST_QP1)
     a.datagram(a.buffer(smp(4)), 256, 2, 1, qkey=0x80010000)
     world.settle()
-    world.b.hca.special_qps.clear()
+    b.destroy()
     a.datagram(a.buffer(smp(4)), 256, 2, 1, qkey=0x80010000)
     world.settle()
     assert world.b.hca.count[Count.RX_DROP_NO_RECEIVE] == 1

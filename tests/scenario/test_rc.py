@@ -3,8 +3,7 @@
 import pytest
 
 from firmware.model.counters import Count, QCount
-from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, Pd
-from firmware.queues import eq_doorbell
+from firmware.model.objects import LOCAL_READ, LOCAL_WRITE
 from firmware.transport.attributes import live_context
 from tests.packets import packet_of
 from tests.scenario.tools import lose
@@ -127,7 +126,7 @@ def test_write_with_immediate_consumes_a_receive_and_reports_the_length() -> Non
 def test_payload_comes_before_its_completion() -> None:
     world, a, b = pair()
     b.recv_cq.arm()
-    b.card.step(lambda: eq_doorbell(b.card.hca, b.card.eq, 0, True))
+    b.card.update_eq(arm=True)
     b.card.effects.clear()
     b.post_recv(b.buffer(100), 100)
     a.send(a.buffer(100), 100)
@@ -334,12 +333,10 @@ def test_receive_too_short_is_an_error_on_both_sides() -> None:
 def test_remote_access_error(mistake: str, opcode: int) -> None:
     world, a, b = pair()
     region = b.buffer(8192)
-    other = Pd()
-    world.b.hca.pds.add(other)
-    other.handle += 7
     rights = ALL_RIGHTS if mistake != "right" else LOCAL_READ | LOCAL_WRITE
-    pages = [1 << 60, 1 << 60, 1 << 60] if mistake == "bus" else None
-    rkey = world.b.register(region, 8192, rights, pages, other.handle if mistake == "domain" else None)
+    pages = (1 << 60).to_bytes(8, "big") * 3 if mistake == "bus" else None
+    pd = world.b.alloc_pd() if mistake == "domain" else None
+    rkey = world.b.register(region, 8192, rights, pages, pd, free=int(mistake == "free"))
     va = region
     if mistake == "key":
         rkey += 0x100
@@ -349,10 +346,6 @@ def test_remote_access_error(mistake: str, opcode: int) -> None:
         va += 8190
     elif mistake == "wrap":
         va = (1 << 64) - 2
-    elif mistake == "free":
-        mkey = world.b.hca.mkeys.get(rkey >> 8)
-        assert mkey is not None
-        mkey.free = True
     a.rdma(opcode, a.buffer(8), 8, va, rkey)
     a.rdma(opcode, a.buffer(8), 8, va, rkey)
     if mistake == "bus" and opcode == WqeOpcode.RDMA_WRITE:
@@ -377,7 +370,7 @@ def test_zero_bytes_need_no_key() -> None:
     ("right", "opcode"), [("rwe", WqeOpcode.RDMA_WRITE), ("rre", WqeOpcode.RDMA_READ), ("rae", WqeOpcode.ATOMIC_FA)]
 )
 def test_operation_that_is_not_enabled_is_an_invalid_request(right: str, opcode: int) -> None:
-    world, a, b = pair(ST_RC, None, **{right: 0})
+    world, a, b = pair(ST_RC, None, {}, **{right: 0})
     if opcode == WqeOpcode.ATOMIC_FA:
         a.atomic(opcode, a.buffer(8), b.buffer(8), b.card.key, 1)
     else:
@@ -509,7 +502,7 @@ def test_last_wqe_event_of_a_queue_pair_with_srq() -> None:
     a.send(a.buffer(b"one srq!"), 8)
     a.send(a.buffer(b"two srq!"), 8)
     world.settle()
-    assert [(c.counter, c.user) for c in b.recv_cq.poll()] == [(0, srq.srq.handle), (1, srq.srq.handle)]
+    assert [(c.counter, c.user) for c in b.recv_cq.poll()] == [(0, srq.number), (1, srq.number)]
     assert b.peek(target, 16) == b"one srq!two srq!"
     b.apply(Op.QP_2ERR)
     b.apply(Op.QP_2ERR)

@@ -1,9 +1,10 @@
 """Requests as a stranger would forge them: numbers behind, messages inside messages, keys of others."""
 
+from typing import Any
+
 import pytest
 
 from firmware.model.counters import Count, QCount
-from firmware.model.multicast import MulticastGroup
 from firmware.model.psn import PSN_HALF, distance, extend
 from tests.scenario.tools import FIRST, inject, sent
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, End, SharedQueue, World, pair
@@ -136,7 +137,7 @@ def test_what_the_receive_s_completion_tells_needs_no_event() -> None:
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
 def test_a_completion_says_to_which_lid_of_the_port_a_message_came(service: int) -> None:
     world = World()
-    world.b.port.lid, world.b.port.lmc = 8, 2
+    world.b.manager.set_port(lid=8, lmc=2)
     a, b = End(world.a, service), End(world.b, service)
     a.connect(b, path_rlid=10)
     b.connect(a)
@@ -158,10 +159,9 @@ def test_a_read_is_one_packet_without_payload(fields: dict[str, object]) -> None
 def test_buffers_of_a_shared_queue_are_of_its_domain() -> None:
     world = World()
     srq = SharedQueue(world.b)
-    a, b = End(world.a), End(world.b, srq=srq)
+    a, b = End(world.a), End(world.b, srq=srq, pd=world.b.alloc_pd())
     a.connect(b)
     b.connect(a)
-    b.qp.pd += 1
     srq.post_recv(b.buffer(8), 8)
     a.send(a.buffer(8), 8)
     world.settle()
@@ -171,17 +171,14 @@ def test_buffers_of_a_shared_queue_are_of_its_domain() -> None:
 @pytest.mark.parametrize("mistake", ["", "variant", "domain", "queue pair", "right", "free", "no such key"])
 def test_what_a_peer_may_not_invalidate(mistake: str) -> None:
     world, a, b = pair()
-    rkey = b.card.register(b.buffer(4096), 4096)
-    mkey = world.b.hca.mkeys.get(rkey >> 8)
-    assert mkey is not None
-    if mistake == "domain":
-        mkey.pd += 1
-    elif mistake == "queue pair":
-        mkey.qpn = b.qpn + 1
-    elif mistake == "right":
-        mkey.remote_invalidate = False
-    elif mistake == "free":
-        mkey.free = True
+    faults: dict[str, dict[str, Any]] = {
+        "domain": {"pd": b.card.alloc_pd()},
+        "queue pair": {"qpn": b.qpn + 1},
+        "right": {"en_rinval": 0},
+        "free": {"free": 1},
+    }
+    rkey = b.card.register(b.buffer(4096), 4096, **faults.get(mistake, {}))
+    mkey = world.b.mkey(rkey)
     b.post_recv()
     a.post(WqeOpcode.SEND_INVAL, imm={"variant": rkey ^ 1, "no such key": rkey + 0x100}.get(mistake, rkey))
     world.settle()
@@ -192,10 +189,8 @@ def test_what_a_peer_may_not_invalidate(mistake: str) -> None:
 
 def test_a_key_bound_to_a_queue_pair_may_be_invalidated_through_that_one() -> None:
     world, a, b = pair()
-    rkey = b.card.register(b.buffer(4096), 4096)
-    mkey = world.b.hca.mkeys.get(rkey >> 8)
-    assert mkey is not None
-    mkey.qpn = b.qpn
+    rkey = b.card.register(b.buffer(4096), 4096, qpn=b.qpn)
+    mkey = world.b.mkey(rkey)
     b.post_recv()
     a.post(WqeOpcode.SEND_INVAL, imm=rkey)
     world.settle()
@@ -213,9 +208,8 @@ def test_no_access_goes_round_the_end_of_all_addresses(back: int) -> None:
 
 @pytest.mark.parametrize(("slid", "blocked"), [(1, 0), (2, 1), (3, 0)])
 def test_only_a_queue_pair_s_own_multicasts_are_kept_from_it(slid: int, blocked: int) -> None:
-    world, a, b = pair(ST_UD)
-    b.card.hca.multicast[GROUP] = MulticastGroup(GROUP, [b.qp])
-    b.qp.context.block_lb_mc = 1
+    world, a, b = pair(ST_UD, made={"block_lb_mc": 1})
+    b.join(GROUP)
     b.post_recv(b.buffer(60), 60)
     inject(world, b, dlid=MULTICAST_LID_FIRST, slid=slid, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234,
            dest_qp=0xFFFFFF, src_qp=b.qpn, grh=Grh(a.card.port.gids[0], GROUP))  # fmt: skip

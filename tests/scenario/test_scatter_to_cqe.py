@@ -2,6 +2,7 @@
 
 import pytest
 
+from firmware.transport.completion import SCATTER_32, SCATTER_64
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, CompletionQueue, End, World
 from vhca.wire.connectx.cqe import CqeFormat, CqeSyndrome
 from vhca.wire.connectx.wqe import WqeOpcode
@@ -11,12 +12,11 @@ HELLO = b"hello"
 
 def ends(service: int, cqe_bytes: int, room: int) -> tuple[World, End, End]:
     world = World()
-    a = End(world.a, service, cq=CompletionQueue(world.a, cqe_bytes=cqe_bytes))
-    b = End(world.b, service, cq=CompletionQueue(world.b, cqe_bytes=cqe_bytes))
+    mode = {32: SCATTER_32, 64: SCATTER_64}[room]
+    a, b = (End(card, service, cq=CompletionQueue(card, cqe_bytes=cqe_bytes), cs_res=mode, cs_req=mode * 0x11)
+            for card in (world.a, world.b))  # fmt: skip
     a.connect(b)
     b.connect(a)
-    for end in (a, b):
-        end.qp.inline_receive = end.qp.inline_read = room
     return world, a, b
 
 

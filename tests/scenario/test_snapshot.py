@@ -9,7 +9,7 @@ import pytest
 from firmware.model.counters import Count, CountOf
 from firmware.model.hca import Hca
 from firmware.snapshot import differences, dump, load, outside_of
-from tests.scenario.test_paging import PRESENT, Region, answer, faults
+from tests.scenario.paging import PRESENT, Region, answer, faults
 from tests.scenario.world import Card, End, World, pair
 from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.packet import Packet
@@ -24,7 +24,7 @@ class Snapshot:
     def __init__(self, world: World) -> None:
         self.cards = (world.a, world.b)
         self.now_ns = world.now_ns
-        self.images = [dump(card.hca, outside_of(card.hca)) for card in self.cards]
+        self.images = [card.firmware.dump() for card in self.cards]
         self.memories = [bytes(card.memory.data) for card in self.cards]
         self.queue = [(self.cards.index(card), load(dump(packet, {}), {})) for card, packet in world.queue]
 
@@ -33,7 +33,7 @@ class Snapshot:
         world.now_ns = self.now_ns
         world.queue = deque((self.cards[index], load(dump(packet, {}), {})) for index, packet in self.queue)
         for card, image, memory in zip(self.cards, self.images, self.memories, strict=True):
-            card.hca = load(image, outside_of(card.hca))
+            card.firmware.restore(image)
             card.memory.data[:] = memory
 
 
@@ -113,11 +113,9 @@ def test_who_waits_for_pages_is_found_in_a_restored_state() -> None:
     a.write(a.buffer(8), 8, region.addr, region.key)
     world.settle()
     (fault,) = faults(b.card)
+    before = b.card.mkey(region.key)
     Snapshot(world).restore(world)
-    mkey = b.card.hca.mkeys.get(region.key >> 8)
-    assert mkey is not None
-    assert mkey is not region.mkey
-    region.mkey = mkey
+    assert b.card.mkey(region.key) is not before
     region.set(PRESENT)
     answer(b.card, fault)
     world.settle()
@@ -130,6 +128,7 @@ def test_differences_are_named() -> None:
     hca = world.a.hca
     copy: Any = load(dump(hca, outside_of(hca)), outside_of(hca))
     assert differences(hca, copy, SKIP) == []
+    # Past the door: a copy, to be told from the original.
     copy.qps.get(a.qpn).requester.next_psn += 1
     copy.count[Count.COMMANDS] += 3
     found = differences(hca, copy, SKIP)
@@ -145,7 +144,9 @@ def test_a_copy_shares_nothing_with_the_state() -> None:
     copy: Hca = load(before, outside_of(card.hca))
     qp = copy.qps.get(a.qpn)
     assert qp is not None
+    # Past the door: a copy, to be told from the original.
     qp.requester.pending.clear()
+    # Past the door: and so is this.
     qp.requester.next_psn = 77
     copy.count[Count.COMMANDS] += 1
     copy.count_of.add(CountOf.SEND_ERRORS, 5)

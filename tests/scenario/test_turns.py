@@ -3,11 +3,8 @@
 import pytest
 
 from firmware.model.counters import Count
-from firmware.model.multicast import MulticastGroup
-from firmware.model.pages import packed
 from firmware.model.qp import RTS, SQER, STATE_NAMES
-from firmware.model.queue_buffer import QueueBuffer
-from firmware.transport import engine, ud
+from firmware.transport import ud
 from firmware.transport.completion import FLUSH_BUDGET
 from firmware.transport.teardown import FLUSH_EFFECTS, FLUSH_PERIOD_NS
 from tests.scenario.world import ERR, ST_UC, ST_UD, Card, CompletionQueue, End, World, pair
@@ -41,7 +38,8 @@ def test_a_full_ring_in_error_is_flushed_in_pieces_and_in_order() -> None:
         a.post_recv()
     entries(world.a)
     assert a.apply(Op.QP_2ERR) == 0
-    a.ring()
+    a.write_record()
+    a.card.ring_send_queue(a.last)
     assert entries(world.a) <= 3 * FLUSH_BUDGET
     while world.a.turn():
         assert entries(world.a) <= 2 * FLUSH_BUDGET
@@ -58,10 +56,11 @@ def test_a_ring_is_a_turn_in_the_states_that_send_or_flush(state: int) -> None:
     while a.card.turn():
         pass
     hca = a.card.hca
+    # Past the door: no command leads to SQD, and the others are led to elsewhere.
     a.qp.state = state
     a.post(WqeOpcode.NOP, ring=False)
     a.card.memory.write(a.dbr + 4, (1).to_bytes(4, "big"))
-    a.card.step(lambda: engine.ring(hca, a.qp))
+    a.card.ring_send_queue(a.last)
     sends = state in (RTS, ERR, SQER)
     assert (bool(hca.turns), hca.count[Count.DOORBELLS_EARLY]) == (sends, not sends)
     assert a.send_cq.poll() == []
@@ -81,7 +80,7 @@ def test_a_look_at_queues_in_error_leaves_some_for_the_next() -> None:
             end.post_recv()
     entries(world.a)
     world.now_ns += FLUSH_PERIOD_NS
-    world.a.step(lambda: engine.run_timers(world.a.hca))
+    world.a.run_timers()
     assert FLUSH_EFFECTS < entries(world.a) <= FLUSH_EFFECTS + FLUSH_BUDGET
     world.pass_time(5 * FLUSH_PERIOD_NS)
     assert [len(end.recv_cq.poll()) for end in ends] == [FLUSH_BUDGET] * 8
@@ -126,7 +125,7 @@ def multicast(world: World, members: int, payload: bytes) -> tuple[list[End], Pa
         end.to_init()
         end.to_rtr()
         end.post_recv(end.buffer(128), 128)
-    world.b.hca.multicast[GID] = MulticastGroup(GID, [end.qp for end in group])
+        end.join(GID)
     grh = Grh(bytes(16), GID, 0, 0, 1)
     return group, Packet(Route(0xC001, 1, grh=grh), UD, SEND, ud.MULTICAST_QPN, 0, payload, pkey=0xFFFF, qkey=0x1234)
 
@@ -134,12 +133,12 @@ def multicast(world: World, members: int, payload: bytes) -> tuple[list[End], Pa
 def test_a_large_group_gets_its_copies_in_pieces_and_in_order() -> None:
     world = World(16 << 20)
     group, packet = multicast(world, 3 * ud.COPY_BUDGET, b"one")
-    world.b.step(lambda: engine.packet_in(world.b.hca, 1, packet))
+    world.b.receive(packet)
     done = [end for end in group if end.recv_cq.poll()]
     assert len(done) == ud.COPY_BUDGET
     late = group[-1]
     late.post_recv(late.buffer(128), 128)
-    world.b.step(lambda: engine.packet_in(world.b.hca, 1, packet))
+    world.b.receive(packet)
     assert not late.recv_cq.poll(), "the second datagram must not overtake the first"
     world.settle()
     assert len(late.recv_cq.poll()) == 2
@@ -151,7 +150,7 @@ def test_datagrams_to_groups_that_wait_for_their_copies_are_bounded() -> None:
     world = World(16 << 20)
     _, packet = multicast(world, 2 * ud.COPY_BUDGET, b"one")
     for _ in range(ud.MAX_COPYING + 5):
-        world.b.step(lambda: engine.packet_in(world.b.hca, 1, packet))
+        world.b.receive(packet)
     assert len(world.b.hca.copies) == ud.MAX_COPYING
     assert world.b.hca.count[Count.RX_DROP_MULTICAST_BACKLOG] == 5
 
@@ -175,7 +174,7 @@ def test_unfinished_work_of_a_queue_pair_in_error_is_dropped() -> None:
     world, a, _ = pair()
     a.post(WqeOpcode.NOP, ring=False)
     world.a.memory.write(a.dbr + 4, (1).to_bytes(4, "big"))
-    world.a.step(lambda: engine.ring(world.a.hca, a.qp))
+    world.a.ring_send_queue(a.last)
     assert world.a.hca.turns
     a.apply(Op.QP_2ERR)
     assert a.qp.state == ERR
@@ -189,7 +188,7 @@ def test_a_record_that_is_always_ahead_has_one_ring_flushed_for_each_doorbell() 
     a.connect(b)
     assert a.apply(Op.QP_2ERR) == 0
     world.a.memory.write(a.dbr + 4, (0xFFFF).to_bytes(4, "big"))
-    world.a.step(lambda: engine.doorbell(world.a.hca, a.qp))
+    world.a.ring_send_queue(a.last)
     world.settle()
     assert len(a.send_cq.poll()) == 1 << 6
     # Receives have no doorbell: their record is looked at every two ms, and gives one ring each time.
@@ -280,14 +279,14 @@ def test_a_host_may_take_back_what_is_being_flushed() -> None:
 
 def test_a_send_queue_that_cannot_be_read_is_not_flushed_again_and_again() -> None:
     world = World(64 << 20)
-    a, b = deep_end(world, world.a), End(world.b)
+    cq = CompletionQueue(world.a, log_size=LOG_DEEP + 1)
+    place, nowhere = world.a.alloc(64 * FLUSH_BUDGET), 1 << 50
+    pages = [*range(place, place + 64 * FLUSH_BUDGET, 4096), *[nowhere] * (64 << LOG_DEEP >> 12)]
+    a, b = End(world.a, log_sq=LOG_DEEP, has_rq=False, cq=cq, pages=pages), End(world.b)
     a.connect(b)
-    for _ in range(FLUSH_BUDGET * 2):
-        a.post(WqeOpcode.NOP, ring=False)
-    a.card.memory.write(a.dbr + 4, a.sq_posted.to_bytes(4, "big"))
+    a.sq_posted = FLUSH_BUDGET * 2
+    a.write_record()
     assert a.apply(Op.QP_2ERR) == 0
-    assert a.qp.sq is not None
-    a.qp.sq.buffer = QueueBuffer(packed([1 << 50]), 20, 0, 64 << LOG_DEEP)
     world.settle()
     assert len(a.send_cq.poll()) == FLUSH_BUDGET
     assert a.card.hca.count[Count.DMA_READ_ERRORS] == 1
@@ -295,6 +294,7 @@ def test_a_send_queue_that_cannot_be_read_is_not_flushed_again_and_again() -> No
 
 def test_what_was_walked_before_a_step_is_not_charged_to_it() -> None:
     world, a, b = pair()
+    # Past the door: a count that runs freely, as after months.
     a.card.hca.pieces = b.card.hca.pieces = 1 << 50
     for number in range(3):
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=number == 2)

@@ -213,9 +213,7 @@ def test_a_key_that_goes_during_a_message_stops_it() -> None:
     rkey = b.card.register(target, 2048)
     fields = {"service": UC, "op": WRITE, "va": target, "rkey": rkey, "dma_length": 2048, "payload": b"x" * 1024}
     inject(world, b, psn=FIRST, end=False, **fields)
-    mkey = b.card.hca.mkeys.get(rkey >> 8)
-    assert mkey is not None
-    mkey.free = True
+    b.card.destroy_key(rkey)
     inject(world, b, psn=FIRST + 1, start=False, **fields)
     assert b.peek(target, 2048) == b"x" * 1024 + bytes(1024)
     assert b.counter.values == {}
@@ -225,7 +223,7 @@ def test_a_key_that_goes_during_a_message_stops_it() -> None:
 @pytest.mark.parametrize("immediate", [None, 9])
 def test_a_completion_tells_where_a_message_came_from(immediate: int | None) -> None:
     world, a, b = pair(ST_UC, path_sl=3)
-    world.b.port.lid, world.b.port.lmc = 8, 2
+    world.b.manager.set_port(lid=8, lmc=2)
     b.post_recv(b.buffer(8), 8)
     inject(world, b, dlid=11, service=UC, op=SEND, psn=FIRST, payload=b"hello", sl=3, immediate=immediate,
            solicited=True)  # fmt: skip

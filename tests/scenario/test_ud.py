@@ -5,17 +5,16 @@ import struct
 import pytest
 
 from firmware.model.counters import Count, QCount
-from firmware.model.management import NoManagement
-from firmware.model.multicast import MulticastGroup
 from firmware.model.qp import SQER
 from firmware.transport.port import origin
 from tests.packets import packet_of
-from tests.scenario.tools import counted, inject
+from tests.scenario.tools import counted, inject, sent
 from tests.scenario.world import ERR, ST_QP0, ST_QP1, ST_UD, CompletionQueue, End, SharedQueue, World, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeGrh, CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import DatagramSegment, WqeOpcode
+from vhca.wire.mad import CLASS_PERF, METHOD_GET, METHOD_GET_RESP
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, SEND, UD, Grh, Packet, Route
 
 GID = bytes.fromhex("ff12401bffff000000000000ffffffff")
@@ -109,14 +108,15 @@ def test_datagrams_have_numbers() -> None:
     assert [packet.psn for _, packet in world.queue] == [0xFFFFFE, 0xFFFFFF, 0, 1]
 
 
-@pytest.mark.parametrize(("index", "gid"), [(0, "own"), (1, "none"), (255, "none")])
+@pytest.mark.parametrize(("index", "gid"), [(0, "own"), (1, "empty"), (255, "none")])
 def test_a_datagram_s_source_is_the_gid_that_it_names(index: int, gid: str) -> None:
     world, a, b = ud_pair()
     av = DatagramSegment(q_key=0x1234, ext=1, dqpn=b.qpn, rlid=2, grh=1, src_addr_index=index, sl=5, tclass=6,
                          hop_limit=7, flow_label=8, rgid=world.b.port.gids[0]).to_bytes()  # fmt: skip
     a.post(WqeOpcode.SEND, av + a.sge(a.buffer(8), 8))
     (_, packet) = world.queue[0]
-    source = world.a.port.gids[0] if gid == "own" else bytes(16)
+    prefix_alone = world.a.port.gids[0][:8] + bytes(8)
+    source = {"own": world.a.port.gids[0], "empty": prefix_alone, "none": bytes(16)}[gid]
     assert packet.route.grh == Grh(source, world.b.port.gids[0], 6, 8, 7)
     assert (packet.route.sl, packet.route.vl, packet.mtu, packet.src_qp) == (5, 0, 1024, a.qpn)
 
@@ -134,28 +134,21 @@ def test_a_member_on_another_port_gets_no_copy() -> None:
     world, a, b = ud_pair()
     other = End(world.b, ST_UD)
     other.connect(a)
-    world.b.hca.multicast[GID] = MulticastGroup(GID, [other.qp, b.qp])
+    # Past the door: these cards have one port.
     other.qp.port = 2
     for end in (other, b):
+        end.join(GID)
         end.post_recv(end.buffer(60), 60)
     inject(world, b, dlid=MULTICAST_LID_FIRST, service=UD, op=SEND, psn=0, payload=bytes(8), qkey=0x1234,
            dest_qp=0xFFFFFF, grh=Grh(a.card.port.gids[0], GID))  # fmt: skip
     assert (len(b.recv_cq.poll()), len(other.recv_cq.poll())) == (1, 0)
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_a_management_datagram_that_nobody_attends_may_be_taken_by_the_card(taken: bool) -> None:
+@pytest.mark.parametrize(("method", "taken"), [(METHOD_GET, True), (METHOD_GET_RESP, False)])
+def test_a_management_datagram_that_nobody_attends_may_be_taken_by_the_card(method: int, taken: bool) -> None:
     world, _, b = ud_pair()
-    asked: list[int] = []
-
-    class Agents(NoManagement):
-        def unattended(self, number: int, packet: Packet) -> bool:
-            asked.append(number)
-            return taken
-
-    b.card.hca.chip.management = Agents()
-    inject(world, b, dest_qp=1, service=UD, op=SEND, psn=0, payload=smp(4), qkey=0x80010000)
-    assert asked == [1]
+    inject(world, b, dest_qp=1, service=UD, op=SEND, psn=0, payload=smp(CLASS_PERF, method), qkey=0x80010000)
+    assert sent(world, "<-") == taken
     assert b.card.hca.count[Count.RX_DROP_NO_MANAGEMENT_QP] == (not taken)
 
 
@@ -245,10 +238,9 @@ def test_own_lid_turns_round_inside_the_card() -> None:
 
 
 def test_a_sender_of_multicasts_is_known_by_every_lid_of_its_port() -> None:
-    world, a, _ = ud_pair()
-    a.card.port.lid, a.card.port.lmc = 8, 2
-    a.card.hca.multicast[GID] = MulticastGroup(GID, [a.qp])
-    a.qp.context.block_lb_mc = 1
+    world, a, _ = pair(ST_UD, made={"block_lb_mc": 1})
+    a.card.manager.set_port(lid=8, lmc=2)
+    a.join(GID)
     a.post_recv(a.buffer(100), 100)
     av = DatagramSegment(q_key=0x1234, ext=1, dqpn=0xFFFFFF, rlid=MULTICAST_LID_FIRST, mlid=3, grh=1, rgid=GID)
     a.post(WqeOpcode.SEND, av.to_bytes() + a.sge(a.buffer(b"m"), 1))
@@ -257,22 +249,17 @@ def test_a_sender_of_multicasts_is_known_by_every_lid_of_its_port() -> None:
     assert world.a.hca.count[Count.RX_MULTICAST_LOOPBACK_BLOCKED] == 1
 
 
-def test_multicast_reaches_members_on_both_cards() -> None:
-    world, a, b = ud_pair()
+@pytest.mark.parametrize("blocked", [False, True])
+def test_multicast_reaches_members_on_both_cards(blocked: bool) -> None:
+    world, a, b = pair(ST_UD, made={"block_lb_mc": int(blocked)})
     for end in (a, b):
-        end.card.hca.multicast[GID] = MulticastGroup(GID, [end.qp])
+        end.join(GID)
         end.post_recv(end.buffer(100), 100)
-    a.qp.context.block_lb_mc = 1
     a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
     world.settle()
     assert [c.grh for c in b.recv_cq.poll()] == [CqeGrh.IN_BUFFER]
-    assert a.recv_cq.poll() == []
-    assert world.a.hca.count[Count.RX_MULTICAST_LOOPBACK_BLOCKED] == 1
-    a.qp.context.block_lb_mc = 0
-    b.post_recv(b.buffer(100), 100)
-    a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
-    world.settle()
-    assert len(a.recv_cq.poll()) == 1
+    assert len(a.recv_cq.poll()) == (not blocked)
+    assert world.a.hca.count[Count.RX_MULTICAST_LOOPBACK_BLOCKED] == blocked
     b.datagram(b.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=bytes([0xFF]) * 16)
     world.settle()
     assert world.a.hca.count[Count.RX_DROP_MULTICAST_UNKNOWN] == 1
@@ -289,7 +276,7 @@ def test_shared_receive_queue_serves_datagrams() -> None:
     a.datagram(a.buffer(b"srq"), 3, 2, b.qpn)
     world.settle()
     (got,) = b.recv_cq.poll()
-    assert (got.counter, got.user, b.peek(target + 40, 3)) == (0, srq.srq.handle, b"srq")
+    assert (got.counter, got.user, b.peek(target + 40, 3)) == (0, srq.number, b"srq")
 
 
 def test_qp0_sends_on_vl15_without_grh_from_the_permissive_lid() -> None:
@@ -333,29 +320,20 @@ def test_an_smp_comes_from_the_port_s_lid_unless_its_first_leg_is_directed(
 @pytest.mark.parametrize(("lid", "bits"), [(6, 0), (7, 1), (0xC001, 0)])
 def test_path_bits_say_to_which_of_its_lids_a_datagram_came(lid: int, bits: int) -> None:
     _, _, b = ud_pair()
-    b.card.port.lid, b.card.port.lmc = 6, 1
+    b.card.manager.set_port(lid=6, lmc=1)
     assert origin(b.card.port, Packet(Route(lid, 1, 3), UD, SEND, b.qpn, 0)) == (1, bits, 3)
 
 
 def test_smp_for_the_agent_does_not_reach_the_host() -> None:
     world = World()
     a, b = management(world, ST_QP0)
-    seen: list[Packet] = []
-
-    class Agents(NoManagement):
-        def smp_in(self, number: int, packet: Packet) -> bool:
-            if packet.payload[3] != 1:
-                return False
-            seen.append(packet)
-            return True
-
-    world.b.hca.chip.management = Agents()
+    handled = world.b.hca.count[Count.SMPS_HANDLED]
     for _ in range(2):
         b.post_recv(b.buffer(296), 296)
-    a.datagram(a.buffer(smp(method=1)), 256, 2, 0, qkey=0)
-    a.datagram(a.buffer(smp(method=0x81)), 256, 2, 0, qkey=0)
+    for method in (METHOD_GET, METHOD_GET_RESP):
+        a.datagram(a.buffer(smp(method=method)), 256, 2, 0, qkey=0)
     world.settle()
-    assert len(seen) == 1
+    assert world.b.hca.count[Count.SMPS_HANDLED] == handled + 1
     assert len(b.recv_cq.poll()) == 1
 
 
@@ -363,7 +341,8 @@ def test_smps_pass_while_the_port_is_not_active_and_nothing_else_does() -> None:
     world = World()
     a, b = management(world, ST_QP0)
     c, d = management(world, ST_QP1)
-    world.a.port.active = world.b.port.active = False
+    world.a.unplug()
+    world.b.unplug()
     b.post_recv(b.buffer(296), 296)
     d.post_recv(d.buffer(296), 296)
     a.datagram(a.buffer(smp()), 256, 2, 0, qkey=0)
@@ -387,11 +366,9 @@ def test_qp1_names_itself_one_and_carries_its_partition() -> None:
 
 
 def test_send_only_gsi_queue_pair_names_qp1_as_its_source() -> None:
-    world, a, _b = ud_pair()
+    world, a, _b = pair(ST_UD, made={"deth_sqpn": 1}, q_key=0x80010000)
     (_c, d) = management(world, ST_QP1)
     d.post_recv(d.buffer(296), 296)
-    a.qp.context.deth_sqpn = 1
-    a.qp.q_key = 0x80010000
     a.datagram(a.buffer(smp(3)), 256, 2, 1, qkey=0x80000000)
     world.settle()
     assert [got.source_qpn for got in d.recv_cq.poll()] == [1]
@@ -431,7 +408,7 @@ def test_receives_of_an_error_queue_pair_are_flushed_without_a_doorbell() -> Non
         ({"dest_qp": 0}, Count.RX_DROP_SMP),
         ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x04".ljust(256, b"\0")}, Count.RX_DROP_SMP),
         ({"dest_qp": 0, "payload": b"\x01\x01".ljust(256, b"\0")}, Count.RX_DROP_SMP),
-        ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x01".ljust(256, b"\0")}, Count.RX_DROP_NO_MANAGEMENT_QP),
+        ({"dest_qp": 0, "vl": 15, "payload": b"\x01\x01\x01\x81".ljust(256, b"\0")}, Count.RX_DROP_NO_MANAGEMENT_QP),
         ({"dest_qp": 0, "vl": 15, "dlid": 9, "payload": b"\x01\x01".ljust(256, b"\0")}, Count.RX_DROP_DLID),
         ({"dest_qp": 1, "vl": 15}, Count.RX_DROP_PORT_INACTIVE),
         ({"payload": bytes(4097)}, Count.RX_DROP_MALFORMED),
@@ -481,10 +458,13 @@ def test_a_datagram_may_have_4096_bytes() -> None:
 
 def test_a_port_that_is_not_active_copies_no_multicast_to_its_own_members() -> None:
     world, a, _ = ud_pair()
-    world.a.hca.multicast[GID] = MulticastGroup(GID, [a.qp])
+    a.join(GID)
     a.post_recv(a.buffer(60), 60)
     for active in (False, True):
-        world.a.port.active = active
+        if active:
+            world.a.plug(1)
+        else:
+            world.a.unplug()
         a.datagram(a.buffer(b"m"), 1, MULTICAST_LID_FIRST, 0xFFFFFF, grh=GID)
         world.settle()
         assert len(a.recv_cq.poll()) == active

@@ -5,58 +5,30 @@ import struct
 import pytest
 
 from firmware.memory import AccessError, direct, translate
-from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, MODE_MTT, REMOTE_WRITE, REPEAT_BLOCK, Mkey, Pd
+from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, MODE_KLM, REPEAT_BLOCK, Mkey
 from firmware.model.pages import packed
-from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, Card, End, World, packed_klms, pair
+from tests.scenario.registration import (
+    LENGTH,
+    PAGES,
+    REGISTER,
+    START,
+    entries,
+    free_key,
+    register,
+    registration_queue,
+    umr,
+    used_key,
+)
+from tests.scenario.world import ERR, ST_RC, ST_REG_UMR, End, World, packed_klms, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.mkey import Klm
-from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
-
-PAGES = 4
-LENGTH = PAGES * 4096
-REGISTER = sum(
-    1 << bit
-    for bit in (MkeyMask.LEN, MkeyMask.PAGE_SIZE, MkeyMask.START_ADDR, MkeyMask.KEY, MkeyMask.LR, MkeyMask.LW,
-                MkeyMask.RR, MkeyMask.RW, MkeyMask.FREE)
-)  # fmt: skip
-START = 0x7000_0000
-
-
-def free_key(card: Card, mode: int = MODE_MTT, octwords: int = 4) -> Mkey:
-    mkey = Mkey(variant=0x10, pd=card.pd.handle, mode=mode, rights=LOCAL_READ, free=True, umr_enabled=True,
-                capacity_octwords=octwords)  # fmt: skip
-    card.hca.mkeys.add(mkey)
-    return mkey
-
-
-def umr(end: End, mkey: Mkey, *, mask: int, payload: bytes = b"", inline: bool = True, check_free: int = 0,
-        variant: int = 0x11, offset: int | None = None, check_qpn: int = 0, **fields: int) -> int:  # fmt: skip
-    """Post a UMR for `mkey`; without `inline` the entries are gathered from memory."""
-    ctrl = UmrCtrlSegment(inline=int(inline), check_free=check_free, check_qpn=check_qpn, mkey_mask=mask,
-                          xlt_octowords=len(payload) // 16, translation_offset_en=int(offset is not None),
-                          xlt_offset=(offset or 0) & 0xFFFF, xlt_offset_47_16=(offset or 0) >> 16)  # fmt: skip
-    segment = UmrMkeySegment(mkey_7_0=variant, **fields)
-    body = ctrl.to_bytes() + segment.to_bytes()
-    if payload:
-        body += payload if inline else end.sge(end.buffer(payload), len(payload))
-    return end.post(WqeOpcode.UMR, body, imm=mkey.handle << 8 | variant)
-
-
-def entries(pages: list[int]) -> bytes:
-    raw = b"".join((page | 3).to_bytes(8, "big") for page in pages)
-    return raw + bytes(-len(raw) % 64)
+from vhca.wire.connectx.wqe import MkeyMask, WqeOpcode
 
 
 def loaded(mkey: Mkey) -> list[int]:
     """The pages of a key's entries."""
     return [entry & ~0xFFF for (entry,) in struct.iter_unpack(">Q", mkey.mtts)]
-
-
-def register(end: End, mkey: Mkey, pages: list[int], **more: object) -> int:
-    args = {"mask": REGISTER, "payload": entries(pages), "check_free": 1, "start_addr": START, "len": LENGTH,
-            "log_page_size": 12, "lr": 1, "lw": 1, "rr": 1, "rw": 1}  # fmt: skip
-    return umr(end, mkey, **{**args, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("inline", [True, False])
@@ -104,16 +76,15 @@ def test_local_invalidate_ends_the_use_of_a_key() -> None:
 )
 def test_refused_registration_changes_nothing(mistake: str, syndrome: int) -> None:
     world, _, b = pair()
-    mkey = free_key(world.b)
     pages = [world.b.alloc(4096) for _ in range(PAGES)]
     more: dict[str, object] = {}
     if mistake == "not_enabled":
-        mkey.umr_enabled = False
-    elif mistake == "in_use":
-        mkey.free = False
+        mkey = free_key(world.b, umr_en=0)
     elif mistake == "domain":
-        mkey.pd += 9
-    elif mistake == "capacity":
+        mkey = free_key(world.b, pd=world.b.alloc_pd())
+    else:
+        mkey = used_key(world.b) if mistake == "in_use" else free_key(world.b)
+    if mistake == "capacity":
         pages = pages * 3
     elif mistake == "page_size":
         more["log_page_size"] = 11
@@ -134,45 +105,41 @@ def test_unknown_key_and_cut_wqe() -> None:
         if payload is None:
             a.post(WqeOpcode.UMR, bytes(48))
         else:
-            umr(a, Mkey(handle=0x7777), mask=0)
+            umr(a, 0x7777, mask=0)
         assert [c.syndrome for c in a.send_cq.poll()] == [syndrome]
 
 
 def test_registration_queue_works_across_domains_and_keeps_count_of_them() -> None:
     world = World()
-    queue = End(world.a, ST_REG_UMR, has_rq=False)
-    queue.qp.pd = 0
+    queue = End(world.a, ST_REG_UMR, has_rq=False, pd=0)
     queue.connect(queue)
-    other = Pd()
-    world.a.hca.pds.add(other)
-    other.refs = 1
-    mkey = free_key(world.a)
-    mkey.pd = other.handle
+    own, other = (world.a.hca.pds.get(number) for number in (world.a.pd, world.a.alloc_pd()))
+    assert own is not None
+    assert other is not None
+    mkey = free_key(world.a, pd=other.handle)
+    assert other.refs == 1
     pages = [world.a.alloc(4096) for _ in range(PAGES)]
     register(queue, mkey, pages, inline=False)
     assert [c.syndrome for c in queue.send_cq.poll()] == [0]
     assert (mkey.free, loaded(mkey)[:PAGES]) == (False, pages)
     # Revoke: back to the registration queue's domain, and free.
-    refs = world.a.pd.refs
-    umr(queue, mkey, mask=1 << MkeyMask.FREE | 1 << MkeyMask.PD, free=1, pd=world.a.pd.handle)
+    refs = own.refs
+    umr(queue, mkey, mask=1 << MkeyMask.FREE | 1 << MkeyMask.PD, free=1, pd=world.a.pd)
     assert [c.syndrome for c in queue.send_cq.poll()] == [0]
-    assert (mkey.free, mkey.pd, other.refs, world.a.pd.refs) == (True, world.a.pd.handle, 0, refs + 1)
+    assert (mkey.free, mkey.pd, other.refs, own.refs) == (True, world.a.pd, 0, refs + 1)
 
 
 def test_registration_queue_refuses_everything_else() -> None:
     world = World()
-    queue = End(world.a, ST_REG_UMR, has_rq=False)
-    queue.connect(queue)
+    queue = registration_queue(world.a)
     queue.send(queue.buffer(8), 8)
     assert [c.syndrome for c in queue.send_cq.poll()] == [CqeSyndrome.LOCAL_QP_OP_ERR]
 
 
 def test_translation_offset_changes_a_part_of_the_table() -> None:
     world = World()
-    queue = End(world.a, ST_REG_UMR, has_rq=False)
-    queue.connect(queue)
-    mkey = free_key(world.a, octwords=16)
-    mkey.mtts = packed(0x1000 * (n + 1) for n in range(32))
+    queue = registration_queue(world.a)
+    mkey = free_key(world.a, octwords=16, entries=packed(0x1000 * (n + 1) for n in range(32)), len=32 << 12)
     umr(queue, mkey, mask=0, payload=entries([0xA000] * 8), offset=4, inline=False)
     assert [c.syndrome for c in queue.send_cq.poll()] == [0]
     assert loaded(mkey) == [0x1000 * (n + 1) for n in range(8)] + [0xA000] * 8 + [
@@ -310,12 +277,10 @@ def test_a_stale_repeat_block_ends_an_access_and_not_the_card() -> None:
         [(8, REPEAT_BLOCK, 0xFFFFFFFF << 32 | 1), (8 << 16, world.b.key, 0)],
         [(8, REPEAT_BLOCK, 0 << 32 | 1), (8 << 16 | 8, world.b.key, 0)],
     ):
-        mkey = Mkey(variant=1, pd=world.b.pd.handle, mode=MODE_KLM, rights=REMOTE_WRITE, length=1 << 20,
-                    klms=packed_klms(*klms))  # fmt: skip
-        world.b.hca.mkeys.add(mkey)
+        key = world.b.create_key(MODE_KLM, packed_klms(*klms), len=1 << 20)
         with pytest.raises(AccessError):
-            translate(world.b.hca, mkey, 0, 64, LOCAL_WRITE)
-    a.write(a.buffer(8), 8, 0, mkey.handle << 8 | 1)
+            translate(world.b.hca, world.b.mkey(key), 0, 64, LOCAL_WRITE)
+    a.write(a.buffer(8), 8, 0, key)
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
 
@@ -333,8 +298,7 @@ def test_local_invalidate_of_a_key_that_no_queue_pair_owns() -> None:
 
 def test_a_registration_that_moves_nothing_keeps_what_is_known_of_the_pages() -> None:
     world = World()
-    queue = End(world.a, ST_REG_UMR, has_rq=False)
-    queue.connect(queue)
+    queue = registration_queue(world.a)
     mkey = free_key(world.a, octwords=16)
     register(queue, mkey, [0x10000 + 0x1000 * page for page in range(PAGES)])
     assert direct(mkey, START + 5) == 0x10005

@@ -14,8 +14,7 @@ from firmware.model.qp import Qp
 from firmware.model.send_wqe import SendWqe
 from firmware.transport import umr as umr_module
 from firmware.transport.requester import BYTE_BUDGET
-from tests.scenario.test_umr import entries, free_key, umr
-from tests.scenario.test_umr_masks import registration_queue
+from tests.scenario.registration import entries, free_key, registration_queue, umr
 from tests.scenario.world import Card, End, packed_klms, pair
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.mkey import Klm
@@ -25,7 +24,7 @@ from vhca.wire.connectx.wqe import MkeyMask, UmrCtrlSegment, UmrMkeySegment, Wqe
 @pytest.fixture
 def queue() -> End:
     """A registration queue on a card of its own."""
-    return registration_queue(pair()[1])
+    return registration_queue(pair()[1].card)
 
 
 @pytest.fixture
@@ -46,17 +45,12 @@ def table_of(mkey: Mkey) -> bytes:
     return bytes({MODE_MTT: mkey.mtts, MODE_KLM: mkey.klms, MODE_KSM: mkey.ksms}[mkey.mode])
 
 
-def key_with(card: Card, mode: int, octwords: int) -> Mkey:
+def key_with(card: Card, mode: int, octwords: int, **fields: int) -> Mkey:
     """A key whose table of so many octowords is loaded, as a command leaves it."""
-    mkey = free_key(card, mode, octwords)
-    raw = packed(0x1000 * (n + 1) for n in range(2 * octwords))
-    if mode == MODE_MTT:
-        mkey.mtts = raw
-    elif mode == MODE_KLM:
-        mkey.klms = packed_klms(*[(64, card.key, 0x100000)] * octwords)
-    else:
-        mkey.ksms = raw
-    return mkey
+    raw = bytes(packed(0x1000 * (n + 1) for n in range(2 * octwords)))
+    if mode == MODE_KLM:
+        raw = packed_klms(*[(64, card.key, 0x100000)] * octwords)
+    return free_key(card, mode, octwords, raw, len=octwords << 13 if mode == MODE_MTT else 0, **fields)
 
 
 def test_entries_cost_their_bytes_and_a_gathered_list_its_pieces(queue: End, costs: list[int]) -> None:
@@ -65,9 +59,8 @@ def test_entries_cost_their_bytes_and_a_gathered_list_its_pieces(queue: End, cos
     umr(queue, mkey, mask=0, payload=entries([0x1000] * 8))
     umr(queue, mkey, mask=0, payload=entries([0x1000] * 8), inline=False)
     # 16 bytes here, 16 there.
-    scattered = key_with(card, MODE_KLM, 4)
-    scattered.klms = packed_klms(*[(16, card.key, card.alloc(4096)) for _ in range(4)])
-    scattered.free, scattered.length = False, 64
+    crumbs = packed_klms(*[(16, card.key, card.alloc(4096)) for _ in range(4)])
+    scattered = free_key(card, MODE_KLM, 4, crumbs, free=0, len=64)
     ctrl = UmrCtrlSegment(xlt_octowords=4)
     data = queue.sge(0, 64, scattered.handle << 8 | scattered.variant)
     queue.post(WqeOpcode.UMR, ctrl.to_bytes() + UmrMkeySegment().to_bytes() + data, imm=mkey.handle << 8)
@@ -89,8 +82,7 @@ def test_a_part_of_a_table_costs_a_copy_of_it_once(mode: int, queue: End, costs:
 
 
 def test_a_pageable_list_that_is_no_array_yet_costs_a_copy(queue: End, costs: list[int]) -> None:
-    mkey = key_with(queue.card, MODE_MTT, 64)
-    mkey.paged = True
+    mkey = key_with(queue.card, MODE_MTT, 64, pg_access=1)
     umr(queue, mkey, mask=0, payload=entries([0xA000] * 8), offset=4)
     assert costs == [64 + 1024]
 

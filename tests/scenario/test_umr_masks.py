@@ -6,15 +6,16 @@ from firmware.model.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,
-    MODE_MEMIC,
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
     Mkey,
-    Pd,
 )
-from tests.scenario.test_umr import configure, free_key, strided, umr
-from tests.scenario.world import ST_REG_UMR, End, pair
+from tests.scenario.registration import free_key, registration_queue, umr, used_key
+from tests.scenario.test_device_memory import device_key
+from tests.scenario.test_umr import configure, strided
+from tests.scenario.world import pair
+from tests.support.commands import CommandFailed
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.wqe import MkeyMask, UmrCheckFree, UmrCtrlSegment, UmrMkeySegment, WqeOpcode
 
@@ -37,26 +38,17 @@ def state(mkey: Mkey) -> dict[int, object]:
     }
 
 
-def registration_queue(end: End) -> End:
-    """A registration queue beside `end`."""
-    queue = End(end.card, ST_REG_UMR, has_rq=False)
-    queue.connect(queue)
-    return queue
-
-
 @pytest.mark.parametrize(("bit", "exempt"), [*((bit, False) for bit in FIELDS), (MkeyMask.PD, True),
                                              *((bit, True) for bit in FIELDS if bit != MkeyMask.QPN)])  # fmt: skip
 def test_only_what_the_mask_names_is_changed(bit: int, exempt: bool) -> None:
     _, _, b = pair()
     if exempt:
-        b = registration_queue(b)
-    mkey = free_key(b.card)
-    mkey.free, mkey.rights = False, 0
-    other = Pd()
-    b.card.hca.pds.add(other)
+        b = registration_queue(b.card)
+    mkey = used_key(b.card)
+    other = b.card.alloc_pd()
     before = state(mkey)
     # A key to be freed is named as it is.
-    umr(b, mkey, mask=1 << bit, variant=0x10 if bit == MkeyMask.FREE else 0x77, pd=other.handle, start_addr=0x1234000,
+    umr(b, mkey, mask=1 << bit, variant=0x10 if bit == MkeyMask.FREE else 0x77, pd=other, start_addr=0x1234000,
         len=99, length64=1, free=1, en_rinval=1, qpn=b.qpn, lr=1, lw=1, rr=1, rw=1, a=1)  # fmt: skip
     assert [c.syndrome for c in b.send_cq.poll()] == [0]
     assert {name for name, value in state(mkey).items() if value != before[name]} == {bit}
@@ -66,7 +58,7 @@ def test_only_what_the_mask_names_is_changed(bit: int, exempt: bool) -> None:
 
 def test_the_registration_queue_names_domains_that_exist() -> None:
     _, _, b = pair()
-    queue = registration_queue(b)
+    queue = registration_queue(b.card)
     mkey = free_key(b.card)
     umr(queue, mkey, mask=1 << MkeyMask.LEN, pd=999, len=5)
     umr(queue, mkey, mask=1 << MkeyMask.PD, pd=999)
@@ -81,30 +73,25 @@ def test_a_translation_that_is_not_inline_has_a_data_segment() -> None:
     assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.LOCAL_QP_OP_ERR]
 
 
-@pytest.mark.parametrize(("more", "good"), [(0, True), (1 << MkeyMask.LEN, False)])
-def test_a_key_of_device_memory_may_be_invalidated_only(more: int, good: bool) -> None:
+@pytest.mark.parametrize("mask", [1 << MkeyMask.FREE, 1 << MkeyMask.KEY, 1 << MkeyMask.LEN])
+def test_a_key_of_device_memory_is_no_work_request_s_business(mask: int) -> None:
     _, _, b = pair()
-    mkey = free_key(b.card, MODE_MEMIC)
-    mkey.free = False
-    umr(b, mkey, mask=1 << MkeyMask.FREE | more, free=1, variant=0x10)
-    assert [c.syndrome for c in b.send_cq.poll()] == [0 if good else CqeSyndrome.MW_BIND_ERR]
-    assert mkey.free is good
-
-
-@pytest.mark.parametrize("mask", [1 << MkeyMask.KEY, 1 << MkeyMask.KEY | 1 << MkeyMask.FREE])
-def test_a_key_of_device_memory_may_have_a_new_variant(mask: int) -> None:
-    _, _, b = pair()
-    mkey = free_key(b.card, MODE_MEMIC)
-    umr(registration_queue(b), mkey, mask=mask, variant=0x77)
-    assert (mkey.variant, mkey.free) == (0x77, not mask >> MkeyMask.FREE & 1)
+    mkey = b.card.mkey(device_key(b.card))
+    with pytest.raises(CommandFailed):
+        device_key(b.card, umr_en=1)
+    before = state(mkey)
+    queue = registration_queue(b.card)
+    for end in (b, queue):
+        umr(end, mkey, mask=mask, free=1, variant=mkey.variant, len=5)
+        assert [c.syndrome for c in end.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
+    assert state(mkey) == before
 
 
 @pytest.mark.parametrize("free", [False, True])
 @pytest.mark.parametrize("check", [0, UmrCheckFree.FAIL_IF_FREE, UmrCheckFree.FAIL_IF_NOT_FREE])
 def test_a_registration_may_ask_for_a_key_that_is_free_or_is_not(check: int, free: bool) -> None:
     _, _, b = pair()
-    mkey = free_key(b.card)
-    mkey.free = free
+    mkey = free_key(b.card) if free else used_key(b.card)
     umr(b, mkey, mask=1 << MkeyMask.LEN, len=5, check_free=check)
     refused = check == (UmrCheckFree.FAIL_IF_FREE if free else UmrCheckFree.FAIL_IF_NOT_FREE)
     assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR if refused else 0]
@@ -142,8 +129,7 @@ def test_a_window_is_bound_to_its_own_queue_pair_or_to_none(masked: bool, whose:
 ])  # fmt: skip
 def test_the_sixth_bit_of_the_page_size_has_a_mask_of_its_own(mask: int, shown: int, log: int) -> None:
     _, _, b = pair()
-    mkey = free_key(b.card)
-    mkey.log_page_size = 20
+    mkey = free_key(b.card, log_page_size=20)
     umr(b, mkey, mask=mask, log_page_size=shown)
     assert [c.syndrome for c in b.send_cq.poll()] == [0]
     assert mkey.log_page_size == log
@@ -171,8 +157,7 @@ def test_a_window_that_writes_needs_a_region_that_may_be_written(rights: int, lo
     _, _, b = pair()
     page = b.card.alloc(4096)
     region = b.card.register(page, 4096, rights=local | REMOTE_READ)
-    mkey = free_key(b.card, MODE_KLM)
-    mkey.rights = 0
+    mkey = free_key(b.card, MODE_KLM, lr=0)
     mask = sum(1 << bit for bit in (MkeyMask.LEN, MkeyMask.FREE, MkeyMask.RR, MkeyMask.RW, MkeyMask.A))
     klm = (64).to_bytes(4, "big") + region.to_bytes(4, "big") + page.to_bytes(8, "big")
     umr(b, mkey, mask=mask, payload=klm + bytes(48), len=64, rr=int(rights == REMOTE_READ),

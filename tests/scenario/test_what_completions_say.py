@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from firmware.model.counters import Count, QCount
-from tests.scenario.tools import FIRST, inject
+from tests.scenario.tools import FIRST, inject, tallied
 from tests.scenario.world import pair
-from vhca.counting import shown
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome, ErrCqe64
 from vhca.wire.connectx.eqe import EventType
@@ -81,7 +80,7 @@ def test_an_error_makes_an_event_of_a_queue_armed_for_solicited_ones() -> None:
         QCount.REQ_CQE_ERROR: 1, QCount.REQ_CQE_FLUSH_ERROR: 1,
         QCount.RESP_CQE_ERROR: 1, QCount.RESP_CQE_FLUSH_ERROR: 1,
     }  # fmt: skip
-    assert not a.card.hca.count_of.numbers
+    assert tallied(a.card) == {}
 
 
 def test_errors_that_are_no_flushes_are_counted_by_their_syndrome() -> None:
@@ -93,7 +92,7 @@ def test_errors_that_are_no_flushes_are_counted_by_their_syndrome() -> None:
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_INVAL_REQ_ERR, CqeSyndrome.WR_FLUSH_ERR]
     assert [c.syndrome for c in b.recv_cq.poll()] == [CqeSyndrome.LOCAL_LENGTH_ERR, CqeSyndrome.WR_FLUSH_ERR]
-    counts = [shown({}, end.card.hca.count_of) for end in (a, b)]
+    counts = [tallied(end.card) for end in (a, b)]
     assert counts == [{"send_errors_0x12": 1}, {"receive_errors_0x01": 1}]
 
 

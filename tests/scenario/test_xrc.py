@@ -1,7 +1,6 @@
 """Extended reliable connection: an initiator sends to a shared queue of the target's domain."""
 
 from firmware.model.counters import Count
-from firmware.model.objects import SRQ_XRC
 from tests.packets import divert
 from tests.scenario.world import ERR, ST_XRC, CompletionQueue, End, SharedQueue, World, XrcSegment
 from tests.support.content import some_bytes
@@ -9,18 +8,18 @@ from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 
-DOMAIN = 5
+USER_INDEX = 0x55
 
 
-def xrc() -> tuple[World, End, End, SharedQueue, CompletionQueue]:
+def xrc(queue_of_another_domain: bool = False) -> tuple[World, End, End, SharedQueue, CompletionQueue]:
     world = World()
     cq = CompletionQueue(world.b)
-    srq = SharedQueue(world.b, SRQ_XRC, cq=cq)
-    srq.srq.xrcd = DOMAIN
-    srq.srq.user_index = 0x55
+    domain = world.b.alloc_xrcd()
+    srq = SharedQueue(world.b, world.b.alloc_xrcd() if queue_of_another_domain else domain, cq=cq,
+                      user_index=USER_INDEX)  # fmt: skip
     initiator = End(world.a, ST_XRC, has_rq=False)
-    target = End(world.b, ST_XRC, has_sq=False, has_rq=False)
-    target.qp.context.xrcd = DOMAIN
+    # The domain of keys that counts is that of the named queue, not that of the target (annex A14).
+    target = End(world.b, ST_XRC, has_sq=False, has_rq=False, xrcd=domain, pd=world.b.alloc_pd())
     initiator.connect(target)
     target.connect(initiator)
     return world, initiator, target, srq, cq
@@ -35,21 +34,19 @@ def test_send_lands_in_the_named_queue_and_completes_on_its_cq() -> None:
     content = some_bytes(3000)
     place = srq.card.alloc(3000)
     srq.post_recv(place, 3000)
-    a.post(WqeOpcode.SEND_IMM, segment(srq.srq.handle) + a.sge(a.buffer(content), 3000), imm=4)
+    a.post(WqeOpcode.SEND_IMM, segment(srq.number) + a.sge(a.buffer(content), 3000), imm=4)
     world.settle()
     assert srq.card.memory.read(place, 3000) == content
     (got,) = cq.poll()
-    assert (got.kind, got.size, got.user, got.counter) == (CqeOpcode.RESP_SEND_IMM, 3000, 0x55, 0)
+    assert (got.kind, got.size, got.user, got.counter) == (CqeOpcode.RESP_SEND_IMM, 3000, USER_INDEX, 0)
     assert [c.syndrome for c in a.send_cq.poll()] == [0]
 
 
 def test_write_and_read() -> None:
     world, a, b, srq, _ = xrc()
-    # The domain that counts is that of the named queue, not that of the target (annex A14).
-    b.qp.pd += 1
     content = some_bytes(5000)
     remote, back = b.buffer(5000), a.buffer(5000)
-    there = segment(srq.srq.handle) + RaddrSegment(raddr=remote, rkey=b.card.key).to_bytes()
+    there = segment(srq.number) + RaddrSegment(raddr=remote, rkey=b.card.key).to_bytes()
     a.post(WqeOpcode.RDMA_WRITE, there + a.sge(a.buffer(content), 5000))
     a.post(WqeOpcode.RDMA_READ, there + a.sge(back, 5000))
     world.settle()
@@ -58,10 +55,9 @@ def test_write_and_read() -> None:
 
 
 def test_queue_of_another_domain_is_an_invalid_request() -> None:
-    world, a, b, srq, _ = xrc()
-    srq.srq.xrcd = DOMAIN + 1
+    world, a, b, srq, _ = xrc(queue_of_another_domain=True)
     srq.post_recv(srq.card.alloc(100), 100)
-    a.post(WqeOpcode.SEND, segment(srq.srq.handle) + a.sge(a.buffer(8), 8))
+    a.post(WqeOpcode.SEND, segment(srq.number) + a.sge(a.buffer(8), 8))
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_INVAL_REQ_ERR]
     assert b.qp.state == ERR
@@ -70,8 +66,8 @@ def test_queue_of_another_domain_is_an_invalid_request() -> None:
 def test_key_of_another_domain_than_the_named_queue_is_an_access_error() -> None:
     world, a, b, srq, _ = xrc()
     remote = b.buffer(8)
-    rkey = b.card.register(remote, 8, pd=srq.srq.pd + 1)
-    there = segment(srq.srq.handle) + RaddrSegment(raddr=remote, rkey=rkey).to_bytes()
+    rkey = b.card.register(remote, 8, pd=b.card.alloc_pd())
+    there = segment(srq.number) + RaddrSegment(raddr=remote, rkey=rkey).to_bytes()
     a.post(WqeOpcode.RDMA_WRITE, there + a.sge(a.buffer(8), 8))
     world.settle()
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_ACCESS_ERR]
@@ -79,7 +75,7 @@ def test_key_of_another_domain_than_the_named_queue_is_an_access_error() -> None
 
 def test_empty_queue_is_not_ready() -> None:
     world, a, _, srq, cq = xrc()
-    a.post(WqeOpcode.SEND, segment(srq.srq.handle) + a.sge(a.buffer(8), 8))
+    a.post(WqeOpcode.SEND, segment(srq.number) + a.sge(a.buffer(8), 8))
     world.settle()
     assert cq.poll() == []
     srq.post_recv(srq.card.alloc(100), 100)

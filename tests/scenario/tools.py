@@ -2,13 +2,19 @@
 
 from collections.abc import Callable, Mapping
 
-from firmware.model.counters import Count
-from firmware.transport import engine
+from firmware.model.budget import OBJECT_BYTES
+from firmware.model.counters import Count, CountOf
+from firmware.model.objects import MODE_MTT
+from firmware.model.qp import ERR, INIT, RST, RTR
 from tests.packets import packet_of
 from tests.scenario.world import Card, End, World
-from vhca.hw.effects import Transmit
+from vhca.counting import shown
+from vhca.hw.effects import Effects, Transmit
+from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.eqe import EventType
 from vhca.wire.packet import Packet
 
+MOST_OCTWORDS = 1 << 21
 # The PSN that both directions of a connection start with (see world.End).
 FIRST = 0xFFFFF0
 
@@ -22,9 +28,19 @@ def inject(world: World, to: End, **fields: object) -> None:
     world.deliver(100)
 
 
-def counted(counters: Mapping[Count, int]) -> dict[Count, int]:
-    """The counters of a card that have counted something."""
-    return {name: value for name, value in counters.items() if value}
+# What counts what the driver and the subnet manager do for every scenario.
+ATTENDANCE = {Count.COMMANDS, Count.SQ_DOORBELLS, Count.SMPS_HANDLED}
+
+
+def counted(counters: Mapping[Count, int], *but: Count) -> dict[Count, int]:
+    """The counters of a card that have counted something, beside attendance and those that are named."""
+    return {name: value for name, value in counters.items() if value and name not in ATTENDANCE and name not in but}
+
+
+def tallied(card: Card) -> dict[str, int]:
+    """What a card has counted by numbers; the port came up before there was a queue for its events."""
+    unclaimed = CountOf.EVENT_UNCLAIMED.name_for(EventType.PORT_CHANGE)
+    return {name: value for name, value in shown({}, card.hca.count_of).items() if name != unclaimed}
 
 
 def lose(numbers: set[int]) -> Callable[[Packet], list[Packet]]:
@@ -36,13 +52,36 @@ def lose(numbers: set[int]) -> Callable[[Packet], list[Packet]]:
 def large_region(end: End, size: int) -> tuple[int, int]:
     """A region of any size that takes one page of memory, shown again and again: address and key."""
     page = end.card.alloc(4096)
-    return page, end.card.register(page, size, pages=[page] * ((size >> 12) + 2))
+    return page, end.card.register(page, size, pages=page.to_bytes(8, "big") * ((size >> 12) + 2))
+
+
+def use_up(card: Card) -> int:
+    """Register keys with room for long lists, until the card's memory is used to the byte; gives how many these are."""
+    budget = card.hca.budget
+    used = budget.used
+    while not budget.full:
+        octwords = min(budget.limit - budget.used - OBJECT_BYTES["mkey"] >> 4, MOST_OCTWORDS)
+        card.create_key(MODE_MTT, free=1, umr_en=1, translations_octword_size=octwords)
+    assert budget.used == budget.limit
+    return budget.used - used
+
+
+def lead(end: End, peer: End, state: int) -> None:
+    """Bring a queue pair that was connected into this state."""
+    assert end.apply(Op.QP_2ERR if state == ERR else Op.QP_2RST) == 0
+    if state not in (ERR, RST):
+        end.to_init()
+        if state != INIT:
+            end.to_rtr(peer)
+            if state != RTR:
+                end.to_rts()
+    assert end.qp.state == state
 
 
 def stall(world: World, end: End, ns: int = 400_000_000) -> None:
     """The host's process stood still: `end` sees its timers expire before it sees what waits on the cable."""
     world.now_ns += ns
-    end.card.step(lambda: engine.run_timers(end.card.hca))
+    end.card.run_timers()
 
 
 class Steps:
@@ -54,7 +93,7 @@ class Steps:
         self._step = card.step
         card.step = self._measured  # type: ignore[method-assign]
 
-    def _measured(self, action: Callable[[], object]) -> None:
+    def _measured(self, action: Callable[[Effects], object]) -> None:
         self.card.effects.clear()
         self._step(action)
         sent = sum(len(effect.packet.payload) for effect in self.card.effects if isinstance(effect, Transmit))

@@ -30,7 +30,7 @@ from vhca.hw.effects import DmaWrite, Effect
 WORLD = World(1 << 20)
 END = End(WORLD.a)
 HCA = WORLD.a.hca
-PD = WORLD.a.pd.handle
+PD = WORLD.a.pd
 
 
 def key(mode: int = MODE_MTT, **fields: object) -> int:

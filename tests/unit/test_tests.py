@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.door import MARK, past_the_door
+
 TESTS = Path(__file__).parents[1]
 # Sources of chance that no seed makes repeatable.
 SEEDLESS = ("urandom", "SystemRandom", "token_bytes", "token_hex", "uuid4")
@@ -53,6 +55,45 @@ def test_no_test_depends_on_chance() -> None:
         for node in seedless(ast.parse(path.read_text("utf-8")))
     ]
     assert not found, "seedless:\n" + "\n".join(found)
+
+
+MAKE = "from firmware.model.objects import Mkey, Pd, MODE_PA\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (MAKE + "key: Mkey\nassert key.mode == MODE_PA", 0),
+        (MAKE + "key = Mkey(mode=MODE_PA)", 1),
+        (MAKE + f"{MARK}no command makes this.\nkey = Mkey(mode=MODE_PA)", 0),
+        (MAKE + f"{MARK}no command makes this.\nx = 1\nkey = Mkey(mode=MODE_PA)", 1),
+        ("from firmware.model import objects\nobjects.Mkey()", 1),
+        ("card.hca.mkeys.add(key)", 1),
+        ("del card.hca.mkeys[3]", 1),
+        ("card.hca.multicast[gid] = group", 1),
+        ("end.qp.requester.una += 1", 1),
+        ("a.qp.pd, b = 1, 2", 1),
+        ("qp.state = 3", 1),
+        ("qp.responder.resources.append(5)", 1),
+        ("view.ctx.state = 3", 0),
+        ("view.hca.state = 3", 1),
+        ("card.inside(lambda: fail(card.hca))", 1),
+        ("world.fault = None\nself.state = 3\npacket.dlid = 1\nseen.append(end.qp.state)", 0),
+        ("world.a.hca.count[Count.CQES] == end.qp.state", 0),
+    ],
+)
+def test_what_goes_past_the_door_is_recognised(source: str, found: int) -> None:
+    assert len(list(past_the_door(source))) == found
+
+
+def test_scenarios_come_through_the_door() -> None:
+    """Commands, doorbells and packets set the cards up; what does not says above it why not."""
+    found = [
+        f"{path.relative_to(TESTS)}:{line}: {text}"
+        for path in sorted((TESTS / "scenario").glob("*.py"))
+        for line, text in past_the_door(path.read_text("utf-8"))
+    ]
+    assert not found, "past the door:\n" + "\n".join(found)
 
 
 def test_docstrings_and_comments_speak_one_dialect() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from firmware.mads.port import GUID_CAP, PARTITION_CAP
 from firmware.model.counters import Count
 from firmware.model.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.model.qp import ERR, INIT, RST, RTR, RTS, SQD, SQER, ST_DCI, ST_DCT, ST_REG_UMR
@@ -18,7 +19,6 @@ from firmware.transport.lifecycle import (
     QpEvent,
     find,
     happen,
-    reset,
 )
 from tests.lifecycle_page import main, unreachable
 from tests.scenario.world import ST_QP0, ST_QP1, ST_RC, ST_UC, ST_UD, ST_XRC, End, World, pair
@@ -59,12 +59,12 @@ def test_every_pair_of_state_and_command(start: int, op: Op) -> None:
     [
         (Op.RST2INIT_QP, {"path_vhca_port_num": 2}, Status.BAD_PARAM),
         (Op.RST2INIT_QP, {"path_vhca_port_num": 0}, Status.BAD_PARAM),
-        (Op.RST2INIT_QP, {"path_vhca_port_num": 1, "path_pkey_index": 3}, Status.BAD_PARAM),
+        (Op.RST2INIT_QP, {"path_vhca_port_num": 1, "path_pkey_index": PARTITION_CAP}, Status.BAD_PARAM),
         (Op.RST2INIT_QP, {"path_vhca_port_num": 1, "counter_set_id": 9}, Status.BAD_RES),
         (Op.INIT2RTR_QP, {"mtu": 0}, Status.BAD_PARAM),
         (Op.INIT2RTR_QP, {"mtu": 6}, Status.BAD_PARAM),
         (Op.INIT2RTR_QP, {"mtu": 5, "path_rlid": 0xC000}, Status.BAD_PARAM),
-        (Op.INIT2RTR_QP, {"mtu": 5, "path_grh": 1, "path_src_addr_index": 1}, Status.BAD_PARAM),
+        (Op.INIT2RTR_QP, {"mtu": 5, "path_grh": 1, "path_src_addr_index": GUID_CAP}, Status.BAD_PARAM),
     ],
 )
 def test_wrong_attribute_is_refused_and_changes_nothing(op: Op, fields: dict[str, int], status: Status) -> None:
@@ -186,7 +186,7 @@ def test_counter_binding_brings_an_empty_context() -> None:
     _, a, _ = pair()
     a.counter.values.clear()
     before = a.qp.context.to_bytes()
-    status = a.apply(Op.RTS2RTS_QP, 1 << OptParam.COUNTER_SET_ID, counter_set_id=a.counter.handle)
+    status = a.apply(Op.RTS2RTS_QP, 1 << OptParam.COUNTER_SET_ID, counter_set_id=a.counter_set)
     assert status == 0
     assert a.qp.counter is a.counter
     assert a.qp.context.to_bytes() == before
@@ -199,7 +199,7 @@ def test_management_queue_pairs_are_found_by_port_from_init_to_reset(service: in
     number = 0 if service == ST_QP0 else 1
     end.to_init()
     assert world.a.hca.special_qps == {(1, number): end.qp}
-    end.card.step(lambda: reset(world.a.hca, end.qp))
+    end.destroy()
     assert world.a.hca.special_qps == {}
 
 
@@ -250,10 +250,10 @@ def test_destroy_leaves_no_timer_behind() -> None:
     world.fault = lambda packet: []
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
     assert world.a.hca.timers.next_deadline() is not None
-    a.card.step(lambda: reset(world.a.hca, a.qp))
+    a.destroy()
     assert world.a.hca.timers.next_deadline() is None
     b.apply(Op.QP_2ERR)
-    b.card.step(lambda: reset(world.b.hca, b.qp))
+    b.destroy()
     world.pass_time(10_000_000)
     assert world.b.hca.timers.next_deadline() is None
 

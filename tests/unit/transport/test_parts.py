@@ -6,14 +6,15 @@ from hypothesis import strategies as st
 
 from firmware.model.lists import FEW_ENTRIES
 from firmware.model.psn import distance, extend
-from firmware.model.qp import ST_RC, ST_UD
+from firmware.model.qp import ST_RC, ST_UD, ReadJob, Resource, Responder
 from firmware.model.segment import packet_count, well_formed
 from firmware.transport.port import gid_at, is_own_lid, pkey_at, pkeys_match
+from firmware.transport.replies import SPARE_REPLIES, _still_sends, too_many
 from firmware.transport.retry import RNR_DELAY_NS
 from firmware.transport.wqe import WqeError, parse
-from tests.scenario.world import TestPort
+from tests.support.ports import port_with
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
-from vhca.wire.packet import Packet, Route
+from vhca.wire.packet import ACKNOWLEDGE, READ_REQUEST, Packet, Route
 
 
 @given(st.integers(0, 1 << 30), st.integers(-(1 << 23), (1 << 23) - 1))
@@ -81,12 +82,12 @@ def test_pkeys(one: int, other: int, match: bool) -> None:
      (0, 0, 0, False), (0, 3, 0, False), (0, 3, 1, False)],
 )  # fmt: skip
 def test_a_port_without_a_lid_has_none_of_those_behind_it_either(base: int, lmc: int, lid: int, own: bool) -> None:
-    assert is_own_lid(TestPort(base, lmc), lid) is own
+    assert is_own_lid(port_with(base, lmc), lid) is own
 
 
 @pytest.mark.parametrize(("index", "pkey", "gid"), [(0, 0xFFFF, b"a" * 16), (1, 0x8001, b"b" * 16), (2, 0, bytes(16))])
 def test_behind_its_end_a_table_has_empty_entries(index: int, pkey: int, gid: bytes) -> None:
-    port = TestPort(1, pkeys=[0xFFFF, 0x8001], gids=[b"a" * 16, b"b" * 16])
+    port = port_with(1, pkeys=[0xFFFF, 0x8001], gids=[b"a" * 16, b"b" * 16])
     assert (pkey_at(port, index), gid_at(port, index)) == (pkey, gid)
 
 
@@ -185,3 +186,24 @@ def test_malformed_wqes_are_refused_with_a_reason(raw: bytes) -> None:
 def test_datagram_needs_its_address_vector() -> None:
     with pytest.raises(WqeError, match="address vector"):
         parse(wqe(bytes(32), opcode=WqeOpcode.SEND), 3, 7, ST_UD)
+
+
+def test_so_many_answers_wait_for_each_resource_and_some_beside_them() -> None:
+    responder = Responder(resource_limit=4)
+    acknowledgement = Packet(Route(1, 2), 0, ACKNOWLEDGE, 0, 0)
+    responder.replies.extend([acknowledgement] * (4 * 4 + SPARE_REPLIES - 1))
+    assert not too_many(responder)
+    responder.replies.append(acknowledgement)
+    assert too_many(responder)
+
+
+@pytest.mark.parametrize(
+    ("sent", "first", "size", "covered"),
+    [(0, 0, 4096, True), (0, 1024, 3072, True), (1024, 1024, 3072, True), (1024, 1024, 1024, True),
+     (2048, 1024, 3072, False), (0, 1024, 4096, False), (0, 3072, 1025, False)],
+)  # fmt: skip
+def test_what_is_not_sent_yet_covers_a_repeated_read(sent: int, first: int, size: int, covered: bool) -> None:
+    job = ReadJob(Resource(0, READ_REQUEST, 0, 0, 0), 0, 0x10000, 4096, 1)
+    job.offset = sent
+    again = Packet(Route(1, 2), 0, READ_REQUEST, 0, 0, va=0x10000 + first, dma_length=size)
+    assert _still_sends(job, again) is covered

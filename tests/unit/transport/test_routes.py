@@ -9,7 +9,7 @@ import firmware.transport
 from firmware.model.counters import Count
 from firmware.model.qp import Path
 from firmware.transport.port import route_over, stranger
-from tests.scenario.world import TestPort
+from tests.support.ports import port_with
 from vhca.wire.packet import RC, SEND, Grh, Packet, Route
 
 # What address vectors, routes and ports say about the link and network layer.
@@ -35,7 +35,7 @@ def test_only_the_port_looks_at_how_packets_travel() -> None:
 
 
 def test_a_route_is_made_once() -> None:
-    port, path = TestPort(8, lmc=3, gids=[OWN]), Path(dlid=2, sl=4, mlid=5)
+    port, path = port_with(8, lmc=3, gids=[OWN]), Path(dlid=2, sl=4, mlid=5)
     route = route_over(port, path)
     assert route == Route(dlid=2, slid=8 + 5, sl=4)
     assert route_over(port, path) is route
@@ -51,7 +51,7 @@ def test_a_route_is_made_once() -> None:
     ],
 )
 def test_a_route_is_made_anew_when_the_manager_changes_the_port(change: dict[str, object], route: Route) -> None:
-    port, path = TestPort(8, lmc=3, gids=[OWN]), Path(dlid=2, mlid=5, grh=Grh(OWN, OTHER))
+    port, path = port_with(8, lmc=3, gids=[OWN]), Path(dlid=2, mlid=5, grh=Grh(OWN, OTHER))
     before = route_over(port, path)
     for name, value in change.items():
         setattr(port, name, value)
@@ -74,4 +74,4 @@ def test_a_route_is_made_anew_when_the_manager_changes_the_port(change: dict[str
 def test_both_ends_are_named_or_none(expected: Grh | None, there: Grh | None, fits: bool) -> None:
     packet = Packet(Route(1, 2, grh=there), RC, SEND, 5, 0)
     refused = None if fits else Count.RX_DROP_GID
-    assert stranger(TestPort(1, gids=[OWN]), Path(dlid=2, grh=expected), 0xFFFF, packet) == refused
+    assert stranger(port_with(1, gids=[OWN]), Path(dlid=2, grh=expected), 0xFFFF, packet) == refused
