@@ -17,7 +17,6 @@ from firmware.model.objects import (
     LOCAL_WRITE,
     MODE_KLM,
     MODE_KSM,
-    MODE_MEMIC,
     MODE_MTT,
     MODE_PA,
     REMOTE_ATOMIC,
@@ -113,8 +112,6 @@ def _check(hca: Hca, qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeyS
     # Bus addresses are the kernel's business: a program may invalidate such a key, and no more.
     if not trusted and (mask & ~(1 << MkeyMask.FREE) or not segment.free or ctrl.xlt_octowords):
         raise UmrError(BIND, "umr: fast registration is not enabled for this queue pair")
-    if mkey.mode == MODE_MEMIC and mask & ~(1 << MkeyMask.FREE | 1 << MkeyMask.KEY):
-        raise UmrError(BIND, "umr: a key of device memory cannot be moved")
     if not qp.exempt_from_pd:
         if mkey.pd != qp.pd:
             raise UmrError(BIND, "umr: the key belongs to another protection domain")
@@ -195,7 +192,7 @@ def _check_place(mkey: Mkey, ctrl: UmrCtrlSegment, payload: bytes) -> None:
     """Entries go to the start of the table, or to an offset in it: over or right behind what is there already."""
     if not payload:
         return
-    if mkey.mode in (MODE_PA, MODE_MEMIC):
+    if mkey.mode == MODE_PA:
         raise UmrError(BIND, "umr: this key has no translation table")
     offset = _place(ctrl)
     # Entries come in blocks of 64 bytes, so a table's size counts in whole blocks too.
