@@ -79,20 +79,15 @@ def _tell(hca: Hca, waiter: Waiter | None, good: bool) -> None:
         _RESUME[waiter.kind](hca, waiter, good)
 
 
-def doorbell(hca: Hca, qp: Qp) -> None:
-    """The host rang for the send queue of `qp`: execute, flush or leave what is posted, by the state (10.3.1)."""
-    if qp.state in (RTS, ERR, SQER):
-        _send(hca, qp)
-    else:
-        # The ring is looked at again on the way into RTS.
-        hca.count[Count.DOORBELLS_EARLY] += 1
-
-
 def ring(hca: Hca, qp: Qp) -> None:
-    """As :func:`doorbell`, but in a turn of its own: a host may ring many queues at once."""
+    """The host rang for the send queue of `qp`: execute, flush or leave what is posted, by the state (10.3.1).
+
+    It has a turn of its own: a host may ring many queues at once.
+    """
     if qp.state in (RTS, ERR, SQER):
         hca.turns.add(turns.SEND, qp)
     else:
+        # The ring is looked at again on the way into RTS.
         hca.count[Count.DOORBELLS_EARLY] += 1
 
 

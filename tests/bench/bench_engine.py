@@ -16,17 +16,13 @@ import pstats
 import time
 from dataclasses import dataclass
 
-from firmware.mads.sma import Sma
 from firmware.model.counters import Count
-from firmware.port_view import PortView
 from firmware.transport import engine
 from tests.scenario.world import RTS, World, pair
 from vhca.hw.effects import DmaWrite, Effect, EntryWrite, Transmit
 from vhca.hw.memory import DmaError
-from vhca.management.performance import PortCounters
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
 from vhca.wire.packet import Packet
-from vhca.wire.smp import PORT_ACTIVE
 
 BATCH = 16
 LOG_SQ = 6
@@ -85,11 +81,6 @@ class Engine:
         for card in (self.world.a, self.world.b):
             card.hca.memory = MappedMemory(card.memory.data, card.memory.base)
             card.hca.trace = None
-            # The port of the running card, whose attributes cost more than those of the scenarios' stand-in.
-            managed = Sma(card.hca.info).ports[1]
-            managed.info.lid = card.port.lid
-            managed.info.port_state = PORT_ACTIVE
-            card.hca.ports = {1: PortView(managed, PortCounters())}
         self.size = size
         a, b = self.a, self.b
         self.local, self.remote = local, remote = a.card.alloc(max(size, 1)), b.card.alloc(max(size, 1))
@@ -130,7 +121,8 @@ class Engine:
         hca_a.now_ns = hca_b.now_ns = self.world.now_ns
         out: list[Effect] = []
         hca_a.out = out
-        engine.doorbell(hca_a, self.a.qp)
+        engine.ring(hca_a, self.a.qp)
+        engine.turn(hca_a)
         to_b = self._execute(hca_a.memory, out)
         to_a: list[Packet] = []
         while to_b or to_a or hca_a.turns or hca_b.turns:
