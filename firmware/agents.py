@@ -19,15 +19,14 @@ from vhca.counting import shown
 from vhca.hw.effects import LinkControl
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
 from vhca.management.refusal import refusal
-from vhca.management.subnet import LINK_CHANGE_NS
+from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES
 from vhca.wire.connectx.eqe import EventType, PortChangeData
-from vhca.wire.mad import CLASS_PERF, CLASS_SUBN_DR, CLASS_SUBN_LID, METHOD_GET, METHOD_SET, QP1_QKEY
+from vhca.wire.mad import CLASS_PERF, METHOD_GET, METHOD_SET, QP1_QKEY
 from vhca.wire.packet import Packet
 
 EVENT_PORT_CHANGE: Final = int(EventType.PORT_CHANGE)
 LINK_TRAINING_NS: Final = 2_000_000_000
 _port_change = PortChangeData.packer("port_num")
-_SMP_CLASSES: Final = (CLASS_SUBN_LID, CLASS_SUBN_DR)
 
 
 class Agents:
@@ -69,7 +68,7 @@ class Agents:
 
     def local_mad(self, number: int, mad: bytes, ignore_mkey: bool) -> bytes | None:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
-        if mad[1] in _SMP_CLASSES:
+        if mad[1] in SMP_CLASSES:
             reply, events = self._sma.handle(number, mad, ignore_mkey, self._hca.now_ns)
             self._refresh()
             self._announce(events)
@@ -114,7 +113,7 @@ class Agents:
             self._serve_smp(number, packet)
             return True
         in_partition = any(pkeys_match(packet.pkey, pkey) for pkey in self.ports[number].pkeys)
-        if packet.qkey != QP1_QKEY or not in_partition or mad[1] in _SMP_CLASSES:
+        if packet.qkey != QP1_QKEY or not in_partition or mad[1] in SMP_CLASSES:
             return False
         reply = self._general(mad)
         if reply is None:

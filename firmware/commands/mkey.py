@@ -5,6 +5,7 @@ from firmware.commands.registry import Command, command, page_list, refuse
 from firmware.commands.resources import allocate, find
 from firmware.commands.umem import hold_umems, release_umems
 from firmware.entries import CHUNK, KLM_BYTES, MIN_LOG_ENTITY, prepare
+from firmware.model.capabilities import MAX_LOG_PAGE
 from firmware.model.hca import Hca
 from firmware.model.objects import (
     LOCAL_READ,
@@ -26,7 +27,6 @@ from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.mkey import Mkc
 
-MAX_LOG_PAGE = 52
 OCTWORD_BYTES = 16
 # Translation of one key: 32 GiB in pages of 4 KiB; entries of any size are walked, so there are fewer of them.
 MAX_OCTWORDS = 1 << 22

@@ -15,16 +15,15 @@ from vhca.wire.mad import METHOD_TRAP_REPRESS
 
 L = TypeVar("L", bound=Layout)
 
-MAD_BYTES = 256
 IGNORE_MKEY = 1
-WRITE: Final = int(AccessRegisterMethod.WRITE)
-READ: Final = int(AccessRegisterMethod.READ)
+WRITE_REGISTER: Final = int(AccessRegisterMethod.WRITE)
+READ_REGISTER: Final = int(AccessRegisterMethod.READ)
 # HOST_ENDIANNESS.he
 LITTLE_ENDIAN: Final = 0
 BIG_ENDIAN: Final = 0x80
 # PAOS.admin_status and oper_status
-PORT_UP = 1
-PORT_DOWN = 2
+PAOS_UP: Final = 1
+PAOS_DOWN: Final = 2
 
 
 def find_port(hca: Hca, number: int) -> Port:
@@ -120,7 +119,7 @@ def query_lag(hca: Hca, request: Command[cmd.BareIn]) -> bytes:
 @command(Op.ACCESS_REG, cmd.AccessRegisterIn)
 def access_register(hca: Hca, request: Command[cmd.AccessRegisterIn]) -> bytes:
     """Read (op_mod 1) or write (op_mod 0) a register of the port or device."""
-    if request.op_mod not in (WRITE, READ):
+    if request.op_mod not in (WRITE_REGISTER, READ_REGISTER):
         refuse(Status.BAD_PARAM, "op_mod: 0 writes, 1 reads")
     register = request.view.register_id
     handler = _REGISTERS.get((register, request.op_mod))
@@ -160,16 +159,16 @@ def _write_paos(hca: Hca, data: bytes) -> bytes:
     view, port = _paos_view(hca, data)
     # Without "admin state enable" a write changes nothing and tells the state.
     if view.ase:
-        if view.admin_status not in (PORT_UP, PORT_DOWN):
+        if view.admin_status not in (PAOS_UP, PAOS_DOWN):
             refuse(Status.BAD_PARAM, "PAOS.admin_status: 1 up, 2 down")
-        hca.chip.management.set_admin_state(port.number, view.admin_status == PORT_UP)
+        hca.chip.management.set_admin_state(port.number, view.admin_status == PAOS_UP)
     return _read_paos(hca, data)
 
 
 def _read_paos(hca: Hca, data: bytes) -> bytes:
     view, port = _paos_view(hca, data)
-    view.admin_status = PORT_UP if port.admin_up else PORT_DOWN
-    view.oper_status = PORT_UP if port.logical_state != smp.PORT_DOWN else PORT_DOWN
+    view.admin_status = PAOS_UP if port.admin_up else PAOS_DOWN
+    view.oper_status = PAOS_UP if port.logical_state != smp.PORT_DOWN else PAOS_DOWN
     return view.to_bytes()
 
 
@@ -209,13 +208,13 @@ def _read_node_description(hca: Hca, data: bytes) -> bytes:
 
 
 _REGISTERS = {
-    (int(RegisterId.HOST_ENDIANNESS), WRITE): _host_endianness,
-    (int(RegisterId.PCAP), WRITE): _write_pcap,
-    (int(RegisterId.PAOS), WRITE): _write_paos,
-    (int(RegisterId.PAOS), READ): _read_paos,
-    (int(RegisterId.PMTU), READ): _read_pmtu,
-    (int(RegisterId.PTYS), READ): _read_ptys,
-    (int(RegisterId.PVLC), READ): _read_pvlc,
-    (int(RegisterId.NODE_DESC), WRITE): _node_description,
-    (int(RegisterId.NODE_DESC), READ): _read_node_description,
+    (int(RegisterId.HOST_ENDIANNESS), WRITE_REGISTER): _host_endianness,
+    (int(RegisterId.PCAP), WRITE_REGISTER): _write_pcap,
+    (int(RegisterId.PAOS), WRITE_REGISTER): _write_paos,
+    (int(RegisterId.PAOS), READ_REGISTER): _read_paos,
+    (int(RegisterId.PMTU), READ_REGISTER): _read_pmtu,
+    (int(RegisterId.PTYS), READ_REGISTER): _read_ptys,
+    (int(RegisterId.PVLC), READ_REGISTER): _read_pvlc,
+    (int(RegisterId.NODE_DESC), WRITE_REGISTER): _node_description,
+    (int(RegisterId.NODE_DESC), READ_REGISTER): _read_node_description,
 }

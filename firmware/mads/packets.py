@@ -1,13 +1,9 @@
 """Management datagrams on the wire: the packets that QP0 and QP1 send for the agents (13.5, 14.2.2 of volume 1)."""
 
-from typing import Final
-
 from firmware.mads.port import ManagedPort
 from vhca.management.packets import gmp_reply
 from vhca.wire import mad as madwire
-from vhca.wire.packet import MANAGEMENT_VL, PERMISSIVE_LID, SEND, UD, Packet, Route
-
-DEFAULT_PKEY: Final = 0xFFFF
+from vhca.wire.packet import DEFAULT_PKEY, MANAGEMENT_VL, PERMISSIVE_LID, SEND, UD, Packet, Route
 
 
 def smp_packet(mad: bytes, dlid: int, slid: int, psn: int = 0, sl: int = 0) -> Packet:

@@ -77,6 +77,9 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
 # Bits, of which a card may have some; all others are flags or amounts, of which it may have less.
 BIT_SETS: Final = frozenset({"general_obj_types", "stat_rate_support", "uctx_cap"})
 
+# A page of a translation, as a power of two.
+MAX_LOG_PAGE: Final = 52
+
 # The second general group.
 GENERAL_2: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -88,8 +91,8 @@ GENERAL_2: Final[Mapping[str, int]] = MappingProxyType(
         "log_reserved_qpn_granularity": LOG_RESERVED_QPNS,
         "log_reserved_qpn_max_alloc": LOG_RESERVED_QPNS,
         # A page of an indirect key may span 16 GiB and more: so hosts with five levels of page tables lay out theirs.
-        "max_mkey_log_entity_size_fixed_buffer": 52,
-        "max_mkey_log_entity_size_mtt": 52,
+        "max_mkey_log_entity_size_fixed_buffer": MAX_LOG_PAGE,
+        "max_mkey_log_entity_size_mtt": MAX_LOG_PAGE,
         "umr_log_entity_size_5": 1,
     }
 )

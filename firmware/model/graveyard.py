@@ -9,7 +9,7 @@ from typing import Any, Final
 # Objects of one piece: some tenths of a millisecond. One that holds long lists counts as an object for each so many
 # bytes: giving 16 MiB back takes a millisecond.
 PIECE: Final = 256
-OBJECT_BYTES: Final = 32 << 10
+BYTES_PER_OBJECT: Final = 32 << 10
 
 Grave = dict[Any, Any] | list[Any] | deque[Any]
 
@@ -53,7 +53,7 @@ class Graveyard:
         if let_go is not None:
             self.bury(*let_go())
         charged: int = getattr(thing, "charged", 0)
-        return 1 + charged // OBJECT_BYTES
+        return 1 + charged // BYTES_PER_OBJECT
 
     def __bool__(self) -> bool:
         """True if there is something to free."""

@@ -15,6 +15,8 @@ from vhca.wire.connectx.qpc import QpState
 
 # The user index of a queue that has none: its completions carry the number of the queue pair alone.
 ANY_USER_INDEX: Final = 0xFFFFFF
+# The operation of a responder between two messages.
+NO_MESSAGE: Final = -1
 
 
 @block
@@ -104,7 +106,7 @@ class ResponderBlock:
     refusing: Flag = False
     paging: Flag = False
     stalled: Flag = False
-    op: I64 = -1
+    op: I64 = NO_MESSAGE
     offset: I64 = 0
     length: I64 = 0
     va: U64 = 0

@@ -10,7 +10,8 @@ Both directions of a half circle (2**23) are told apart as volume 1, 9.7.2 asks.
 
 from typing import Final
 
-PSN_MASK: Final = 0xFFFFFF
+from vhca.wire.packet import PSN_MASK as PSN_MASK
+
 PSN_HALF: Final = 1 << 23
 
 

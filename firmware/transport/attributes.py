@@ -21,7 +21,7 @@ from vhca.wire.connectx.cmd import Status
 from vhca.wire.connectx.qpc import Ads, Qpc
 
 # Services whose path is an attribute; that of a DC initiator comes with each work request.
-CONNECTED: Final = (ST_RC, ST_UC, ST_XRC)
+CONNECTED_SERVICES: Final = (ST_RC, ST_UC, ST_XRC)
 
 MIN_LOG_MTU: Final = 7
 # qpc.mtu: 256 to 4096 bytes
@@ -63,12 +63,12 @@ def _is_served(hca: Hca, qp: Qp, context: Qpc) -> bool:
 
 
 def _not_unicast(hca: Hca, qp: Qp, context: Qpc) -> bool:
-    return qp.service in CONNECTED and not is_unicast(context.primary_address_path)
+    return qp.service in CONNECTED_SERVICES and not is_unicast(context.primary_address_path)
 
 
 def _no_gid(hca: Hca, qp: Qp, context: Qpc) -> bool:
     path = context.primary_address_path
-    return qp.service in CONNECTED and not has_source(hca.ports[path.vhca_port_num], path)
+    return qp.service in CONNECTED_SERVICES and not has_source(hca.ports[path.vhca_port_num], path)
 
 
 def _cannot_keep_answers(hca: Hca, qp: Qp, context: Qpc) -> bool:
@@ -154,7 +154,7 @@ def take_connection(hca: Hca, qp: Qp) -> None:
     qp.remote_qpn = context.remote_qpn
     responder.epsn = context.next_rcv_psn
     responder.resource_limit = 1 << context.log_rra_max
-    if qp.service in CONNECTED:
+    if qp.service in CONNECTED_SERVICES:
         qp.path = path_of(hca.ports[qp.port], context.primary_address_path)
 
 

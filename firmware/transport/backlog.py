@@ -19,7 +19,7 @@ from vhca.wire.ib import cut
 from vhca.wire.packet import Packet
 
 # More than a peer that keeps to a window has under way. The rest is lost, and comes again if the service is reliable.
-MAX_PACKETS: Final = 1024
+BACKLOG_PACKETS: Final = 1024
 MAX_BYTES: Final = 4 << 20
 
 
@@ -27,7 +27,10 @@ def add(hca: Hca, qp: Qp, packet: Packet) -> None:
     """Let a packet wait behind those that wait already."""
     waiting = qp.backlog
     assert waiting is not None
-    if len(waiting) >= MAX_PACKETS or sum(len(other.payload) for other in waiting) + len(packet.payload) > MAX_BYTES:
+    if (
+        len(waiting) >= BACKLOG_PACKETS
+        or sum(len(other.payload) for other in waiting) + len(packet.payload) > MAX_BYTES
+    ):
         hca.count[Count.RX_DROP_BACKLOG] += 1
     elif account.keep(hca, packet):
         waiting.append(packet)

@@ -19,11 +19,10 @@ from firmware.transport.completion import flush_send_queue
 from firmware.transport.page_waits import resume_send
 from firmware.transport.port import accepts, accepts_management, on_management_lane
 from firmware.transport.teardown import flush, flush_poll
+from vhca.management.subnet import SMP_CLASSES
 from vhca.wire.ib import MAX_PAYLOAD_BYTES
+from vhca.wire.mad import MAD_BYTES
 from vhca.wire.packet import DC, RC, SEND, UC, UD, XRC, Packet
-
-SMP_CLASSES: Final = (0x01, 0x81)
-MAD_BYTES: Final = 256
 
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC: XRC, ST_QP0: UD, ST_QP1: UD, ST_DCI: DC}
 

@@ -37,7 +37,7 @@ from firmware.model.qp import (
 )
 from firmware.model.turns import SEND
 from firmware.transport import attributes, teardown
-from firmware.transport.attributes import CONNECTED, Check
+from firmware.transport.attributes import CONNECTED_SERVICES, Check
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.qpc import OptParam, Qpc
 
@@ -173,9 +173,9 @@ TRANSITIONS: Final = (
             Attribute.COUNTER_SET: EVERY,
             Attribute.ACK_REQUEST_FREQUENCY: EVERY,
             Attribute.PATH_MIGRATION: EVERY,
-            Attribute.REMOTE_READ: CONNECTED,
-            Attribute.REMOTE_WRITE: CONNECTED,
-            Attribute.REMOTE_ATOMIC: CONNECTED,
+            Attribute.REMOTE_READ: CONNECTED_SERVICES,
+            Attribute.REMOTE_WRITE: CONNECTED_SERVICES,
+            Attribute.REMOTE_ATOMIC: CONNECTED_SERVICES,
             Attribute.Q_KEY: (ST_UD, ST_DCI, ST_QP0, ST_QP1, ST_REG_UMR),
             Attribute.PROTECTION_DOMAIN: (ST_REG_UMR,),
         },
@@ -204,9 +204,9 @@ TRANSITIONS: Final = (
         required={
             Attribute.PATH_MTU: EVERY,
             Attribute.MESSAGE_MAX: EVERY,
-            Attribute.PATH: CONNECTED,
-            Attribute.REMOTE_QPN: CONNECTED,
-            Attribute.RECEIVE_PSN: CONNECTED,
+            Attribute.PATH: CONNECTED_SERVICES,
+            Attribute.REMOTE_QPN: CONNECTED_SERVICES,
+            Attribute.RECEIVE_PSN: CONNECTED_SERVICES,
             Attribute.RESPONDER_RESOURCES: (ST_RC, ST_XRC),
             Attribute.MIN_RNR_TIMER: (ST_RC, ST_XRC),
         },

@@ -17,10 +17,10 @@ from vhca.wire.connectx.qpc import Ads
 from vhca.wire.connectx.wqe import DatagramSegment
 from vhca.wire.ib import grh_bytes, transport_size_bytes
 from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, PERMISSIVE_LID, Grh, Packet, Route
+from vhca.wire.smp import DEFAULT_GID_PREFIX
 
 FULL_MEMBER: Final = 0x8000
-DEFAULT_PKEY: Final = 0xFFFF
-DEFAULT_GID_PREFIX: Final = bytes.fromhex("fe80000000000000")
+DEFAULT_PREFIX: Final = DEFAULT_GID_PREFIX.to_bytes(8, "big")
 # Answers come from the LID that was asked; the port cuts path bits to its LMC.
 MAX_PATH_BITS: Final = 0x7F
 
@@ -55,7 +55,7 @@ def gid_at(port: Port, index: int) -> bytes:
 
 def gids_match(gid: bytes, own: bytes) -> bool:
     """Tell whether `gid` of a packet stands for `own`: the default prefix is good for every port (4.1.1)."""
-    return gid == own or (gid[:8] == DEFAULT_GID_PREFIX and gid[8:] == own[8:])
+    return gid == own or (gid[:8] == DEFAULT_PREFIX and gid[8:] == own[8:])
 
 
 def is_own_lid(port: Port, lid: int) -> bool:

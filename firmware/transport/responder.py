@@ -5,8 +5,6 @@ request calls the steps in that order (tests/scenario/test_order_of_checks.py). 
 a peer does wrong is answered with a NAK and, where the book says so, takes the queue pair into ERR with an event.
 """
 
-from typing import Final
-
 from firmware.memory import (
     BUS,
     STEP_PIECES,
@@ -23,6 +21,7 @@ from firmware.memory import (
 )
 from firmware.model.counters import RX_BYTES, Count, QCount
 from firmware.model.hca import Hca
+from firmware.model.hot import NO_MESSAGE
 from firmware.model.objects import ANY_QPN, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, SRQ_XRC, Srq, Waiter
 from firmware.model.psn import PSN_HALF, PSN_MASK
 from firmware.model.qp import ERR, RTR, ST_XRC, Qp, ReadJob, Resource, Responder
@@ -60,8 +59,6 @@ from vhca.wire.packet import (
     WRITE,
     Packet,
 )
-
-NO_MESSAGE: Final = -1
 
 
 class RequestError(Exception):

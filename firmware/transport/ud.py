@@ -19,11 +19,11 @@ from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp, Responder
 from firmware.model.rings import RecvWqe
 from firmware.model.send_wqe import LOCAL, SendWqe
+from firmware.programs import PRIVILEGED_QKEY
 from firmware.queues import take_receive
 from firmware.transport import account, completion, page_waits
 from firmware.transport.lifecycle import enter_error, enter_send_error
 from firmware.transport.port import (
-    DEFAULT_PKEY,
     datagram_route,
     group_of,
     is_addressed,
@@ -39,12 +39,11 @@ from firmware.transport.port import (
 from firmware.transport.wqe import WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import DatagramSegment
-from vhca.wire.packet import SEND, UD, Packet
+from vhca.wire.mad import QP1_QKEY
+from vhca.wire.packet import DEFAULT_PKEY, SEND, UD, Packet
 
 GRH_BYTES: Final = 40
 MULTICAST_QPN: Final = 0xFFFFFF
-QP1_QKEY: Final = 0x80010000
-PRIVILEGED_QKEY: Final = 1 << 31
 SEND_BUDGET: Final = 64
 # Copies of multicast datagrams that one step makes, and datagrams that may wait for theirs.
 COPY_BUDGET: Final = 32

@@ -9,6 +9,7 @@ from typing import Final
 
 from firmware.entries import KLM_BYTES, klm_sizes, prepare
 from firmware.memory import PIECE_COST_BYTES, STEP_PIECES, AccessError, PageFault, find_key, gather
+from firmware.model.capabilities import MAX_LOG_PAGE
 from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.objects import (
@@ -40,7 +41,6 @@ PAYLOAD_AT: Final = MKEY_AT + UmrMkeySegment.SIZE
 MIN_LOG_PAGE: Final = 12
 # A window shows one region or a few, which are looked at when it is bound; a longer list only where it is used.
 CHECKED_ENTRIES: Final = 64
-MAX_LOG_PAGE: Final = 52
 INDIRECT: Final = (MODE_KLM, MODE_KSM)
 _RIGHTS: Final = (
     (MkeyMask.LR, "lr", LOCAL_READ),

@@ -13,6 +13,7 @@ from firmware.memory import (
 )
 from firmware.model.counters import RX_BYTES, Count, QCount
 from firmware.model.hca import Hca
+from firmware.model.hot import NO_MESSAGE
 from firmware.model.objects import REMOTE_WRITE
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTR, Qp, Responder
@@ -23,8 +24,6 @@ from firmware.transport.lifecycle import enter_error
 from firmware.transport.port import origin
 from vhca.hw.memory import DmaError
 from vhca.wire.packet import SEND, WRITE, Packet
-
-NO_MESSAGE = -1
 
 
 class Dropped(Exception):

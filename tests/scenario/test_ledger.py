@@ -72,7 +72,7 @@ def test_a_card_without_memory_keeps_no_packet() -> None:
 
 
 # What waits already in a crowded queue pair leaves room for so much.
-PACKETS_LEFT = backlog.MAX_PACKETS - 1
+PACKETS_LEFT = backlog.BACKLOG_PACKETS - 1
 BYTES_LEFT = backlog.MAX_BYTES - 3 * MTU
 
 

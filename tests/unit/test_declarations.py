@@ -137,3 +137,17 @@ def test_no_constant_is_idle() -> None:
                 if isinstance(target, ast.Name) and target.id.isupper() and target.id not in used | exported:
                     idle.append(f"{path}: {target.id}")
     assert not idle, "constants that nobody uses:\n" + "\n".join(idle)
+
+
+def test_no_two_modules_of_the_firmware_define_one_name() -> None:
+    """Either two values have one name, or one fact stands in two places."""
+    defined: dict[str, list[str]] = {}
+    for path, tree in sources("firmware").items():
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]+", target.id):
+                    defined.setdefault(target.id, []).append(path)
+    assert len(defined) > 300
+    twice = [f"{name}: {', '.join(paths)}" for name, paths in defined.items() if len(paths) > 1]
+    assert not twice, "defined more than once:\n" + "\n".join(twice)

@@ -24,7 +24,7 @@ import sys, time
 from vhca.chip.bar0 import Bar0
 from vhca.cli.main import main
 from vhca.sim import watchdog
-watchdog.STALL_S = 0.3
+watchdog.HANG_S = 0.3
 def read(self, offset, count):
     {action}
 Bar0.read = read

@@ -9,9 +9,9 @@ from vhca.fabric.topology import Node, NodePort
 from vhca.layout import Layout
 from vhca.wire import sa, smp
 from vhca.wire.mad import SA_STATUS_INSUFFICIENT_COMPONENTS, SA_STATUS_INVALID_GID, gid
+from vhca.wire.packet import DEFAULT_PKEY
 from vhca.wire.sa import COMPONENTS, PathRecord
 
-DEFAULT_PKEY: Final = 0xFFFF
 _LINK_RATE: Final = smp.RATE_100_GBPS
 
 Place = tuple[Node, NodePort]

@@ -17,7 +17,7 @@ from vhca.sim.loop import Loop
 
 log = logging.getLogger(__name__)
 
-STALL_S: Final = 1.0
+HANG_S: Final = 1.0
 """A loop that takes longer for one callback has failed everybody: a driver gives a card 100 ms for some things."""
 LOOKS: Final = 4
 """Looks at the loop in that time."""
@@ -28,17 +28,17 @@ FULL_REPORTS: Final = 20
 class Watchdog:
     """Watches one loop from a thread of its own.
 
-    :ivar stalls: how often the loop has stood still for :data:`STALL_S` or longer.
+    :ivar stalls: how often the loop has stood still for :data:`HANG_S` or longer.
     """
 
     def __init__(
-        self, loop: Loop, whose: Callable[[FrameType], str | None] = lambda frame: None, stall_s: float | None = None
+        self, loop: Loop, whose: Callable[[FrameType], str | None] = lambda frame: None, hang_s: float | None = None
     ) -> None:
         """`whose` names the card in whose step a frame is, or gives None if it is in none."""
         self.stalls = 0
         self._loop = loop
         self._whose = whose
-        self._stall_s = STALL_S if stall_s is None else stall_s
+        self._hang_s = HANG_S if hang_s is None else hang_s
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -55,12 +55,12 @@ class Watchdog:
             self._thread = None
 
     def _run(self) -> None:
-        interval = self._stall_s / LOOKS
+        interval = self._hang_s / LOOKS
         turns, since, reported = -1, time.monotonic(), False
         last_look = since
         while not self._end.wait(interval):
             now = time.monotonic()
-            asleep = now - last_look > self._stall_s
+            asleep = now - last_look > self._hang_s
             last_look = now
             loop = self._loop
             if loop.waiting or loop.turns != turns:
@@ -70,7 +70,7 @@ class Watchdog:
             elif asleep:
                 # The host, or something that keeps the interpreter, had this thread stand still as well.
                 since = now
-            elif not reported and now - since >= self._stall_s:
+            elif not reported and now - since >= self._hang_s:
                 reported = True
                 self.stalls += 1
                 if self.stalls <= FULL_REPORTS or not self.stalls & (self.stalls - 1):

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from vhca.wire.ib import PSN_MASK, MalformedPacket, decode, encode, packets_of
-from vhca.wire.packet import Packet
+from vhca.wire.ib import MalformedPacket, decode, encode, packets_of
+from vhca.wire.packet import PSN_MASK, Packet
 
 LENGTH_BYTES: Final = 2
-MAX_PACKETS: Final = 1 << 16
+MAX_BURST_PACKETS: Final = 1 << 16
 """Of one burst; more than any sender makes, and less than half the circle of PSNs."""
 
 # What all packets of a burst have in common.
@@ -42,7 +42,7 @@ def _packets(raw: memoryview) -> Iterator[Packet]:
         size = int.from_bytes(raw[at : at + LENGTH_BYTES], "big")
         at += LENGTH_BYTES
         number += 1
-        if at + size > len(raw) or number > MAX_PACKETS:
+        if at + size > len(raw) or number > MAX_BURST_PACKETS:
             raise MalformedPacket(f"packet {number} of the burst is cut short, or one too many")
         yield decode(raw[at : at + size])
         at += size

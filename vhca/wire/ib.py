@@ -41,11 +41,10 @@ from vhca.wire.opcodes import (
     Opcode,
     lookup,
 )
-from vhca.wire.packet import Grh, Packet, Route
+from vhca.wire.packet import PSN_MASK, Grh, Packet, Route
 
 MTUS_BYTES: Final = (256, 512, 1024, 2048, 4096)
 MAX_PAYLOAD_BYTES: Final = 4096
-PSN_MASK: Final = 0xFFFFFF
 
 _IP_VERSION: Final = 6
 _NEXT_HEADER_IBA: Final = 0x1B

@@ -33,6 +33,9 @@ PERMISSIVE_LID: Final = 0xFFFF
 MULTICAST_LID_FIRST: Final = 0xC000
 
 MANAGEMENT_VL: Final = 15
+DEFAULT_PKEY: Final = 0xFFFF
+# Packet sequence numbers are numbers modulo 2**24.
+PSN_MASK: Final = 0xFFFFFF
 
 
 class Grh(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from vhca.sim.loop import Loop
 from vhca.sim.watchdog import FULL_REPORTS, Watchdog
 
-STALL_S = 0.2
+HANG_S = 0.2
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_hanging_step_is_named_with_its_stack(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
-    watchdog = Watchdog(loop, whose, STALL_S)
+    watchdog = Watchdog(loop, whose, HANG_S)
     watchdog.start()
     step = Step()
     loop.call_threadsafe(step.hang)
     wait_until(lambda: watchdog.stalls == 1 and "h7" in caplog.text)
-    time.sleep(2 * STALL_S)
+    time.sleep(2 * HANG_S)
     assert len(caplog.records) == 1
     assert "in a step of h7" in caplog.text
     assert "self.let_go.wait(20)" in caplog.text
@@ -61,7 +61,7 @@ def test_a_hanging_step_is_named_with_its_stack(loop: Loop, caplog: pytest.LogCa
 
 
 def test_a_step_of_no_card(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
-    watchdog = Watchdog(loop, stall_s=STALL_S)
+    watchdog = Watchdog(loop, hang_s=HANG_S)
     watchdog.start()
     step = Step()
     loop.call_threadsafe(step.hang)
@@ -71,10 +71,10 @@ def test_a_step_of_no_card(loop: Loop, caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_idle_and_busy_loops_are_fine(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
-    watchdog = Watchdog(loop, whose, STALL_S)
+    watchdog = Watchdog(loop, whose, HANG_S)
     watchdog.start()
-    time.sleep(2 * STALL_S)
-    end = time.monotonic() + 3 * STALL_S
+    time.sleep(2 * HANG_S)
+    end = time.monotonic() + 3 * HANG_S
 
     def again() -> None:
         if time.monotonic() < end:
@@ -88,8 +88,8 @@ def test_idle_and_busy_loops_are_fine(loop: Loop, caplog: pytest.LogCaptureFixtu
 
 
 def test_reports_do_not_fill_the_disk(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
-    stall_s = 0.02
-    watchdog = Watchdog(loop, whose, stall_s)
+    hang_s = 0.02
+    watchdog = Watchdog(loop, whose, hang_s)
     watchdog.start()
     for count in range(1, FULL_REPORTS + 4):
         step = Step()
