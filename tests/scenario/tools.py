@@ -43,6 +43,11 @@ def tallied(card: Card) -> dict[str, int]:
     return {name: value for name, value in shown({}, card.hca.count_of).items() if name != unclaimed}
 
 
+def counter_set(end: End) -> dict[str, int]:
+    """The counters of a queue pair's counter set that have counted something, by name."""
+    return {name.value: value for name, value in end.counter.values.items() if value}
+
+
 def lose(numbers: set[int]) -> Callable[[Packet], list[Packet]]:
     """A link that loses the packets with these ordinal numbers."""
     seen = iter(range(1 << 30))
