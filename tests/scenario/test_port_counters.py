@@ -4,8 +4,8 @@ import pytest
 
 from firmware.model.counters import Count
 from firmware.model.qp import ReadJob
-from tests.scenario.test_dc import Target, initiator
-from tests.scenario.test_dc import send as send_dc
+from tests.scenario.dynamic import Target, initiator
+from tests.scenario.dynamic import send as send_dc
 from tests.scenario.test_ud import management, smp
 from tests.scenario.tools import FIRST, inject
 from tests.scenario.world import ST_QP0, ST_QP1, ST_RC, ST_UC, ST_UD, World, pair
