@@ -76,22 +76,27 @@ def test_a_response_that_comes_while_its_place_is_missing_asks_no_second_time() 
     assert world.a.hca.count[Count.RX_DROP_PAGING] == 2
 
 
-def waiting(count: int) -> tuple[World, End, Region, list[int]]:
-    """A datagram queue pair with `count` datagrams, whose first receive has no page; the places of the others."""
+def waiting(count: int) -> tuple[World, End, Region, list[int], int]:
+    """A datagram queue pair with `count` datagrams, whose first receive has no page; the places of the others.
+
+    The last result is what the card was charged before they came.
+    """
     world, a, b = datagrams()
     region = Region(world.b, 1)
     b.post_recv(region.addr, 64, region.key)
     places = [b.buffer(64) for _ in range(count)]
     for place in places:
         b.post_recv(place, 64)
+    registrar(world.b)
+    before = world.b.hca.budget.used
     for number in range(count):
         a.datagram(a.buffer(bytes([number + 1])), 1, 2, b.qpn)
     world.settle()
-    return world, b, region, places
+    return world, b, region, places, before
 
 
 def test_datagrams_that_wait_come_once_and_in_order() -> None:
-    world, b, region, places = waiting(4)
+    world, b, region, places, _ = waiting(4)
     assert serve(world, region) == 1
     assert [(c.counter, c.size) for c in b.recv_cq.poll()] == [(number, 41) for number in range(4)]
     assert region.read(1, 40) == b"\1"
@@ -100,14 +105,12 @@ def test_datagrams_that_wait_come_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("op", [Op.QP_2ERR, Op.QP_2RST])
 def test_datagrams_that_wait_go_with_their_queue_pair(op: Op) -> None:
-    world, b, region, _ = waiting(3)
-    registrar(world.b)
-    held = world.b.hca.budget.used
+    world, b, region, _, before = waiting(3)
+    assert world.b.hca.budget.used == before + 3 * (PACKET_BYTES + 1) + PAGE_REQUEST_BYTES
     (fault,) = faults(world.b)
     assert b.apply(op) == 0
     world.settle()
-    held -= 3 * (PACKET_BYTES + 1)
-    assert world.b.hca.budget.used == held
+    assert world.b.hca.budget.used == before + PAGE_REQUEST_BYTES
     # The receive that the first one had taken ends with those behind it.
     flushed = [(number, CqeSyndrome.WR_FLUSH_ERR) for number in range(4)]
     assert [(c.counter, c.syndrome) for c in b.recv_cq.poll()] == (flushed if op == Op.QP_2ERR else [])
@@ -115,7 +118,7 @@ def test_datagrams_that_wait_go_with_their_queue_pair(op: Op) -> None:
     answer(world.b, fault)
     world.settle()
     assert region.read(64) == bytes(64)
-    assert world.b.hca.budget.used == held - PAGE_REQUEST_BYTES
+    assert world.b.hca.budget.used == before
 
 
 def test_the_side_that_a_fault_belongs_to() -> None:
