@@ -349,6 +349,19 @@ def test_datagrams_wait_for_pages_on_their_way_out() -> None:
     assert [c.size for c in b.recv_cq.poll()] == [45, 41]
 
 
+def test_a_datagram_queue_that_is_rung_while_it_waits_for_pages_asks_for_them_once() -> None:
+    world, a, b = datagrams()
+    region = Region(world.a, 1)
+    av_send(a, region.addr, 5, region.key, b)
+    for _ in range(2):
+        a.ring()
+    (fault,) = faults(world.a)
+    region.set(PRESENT)
+    answer(world.a, fault)
+    world.settle()
+    assert (statuses(a), len(world.a.hca.page_faults.outstanding)) == (([0], []), 0)
+
+
 def test_a_datagram_without_pages_to_send_fails_in_the_end() -> None:
     world, a, b = datagrams()
     region = Region(world.a, 1)
