@@ -123,6 +123,15 @@ def test_who_waits_for_pages_is_found_in_a_restored_state() -> None:
     assert [completion.syndrome for completion in a.send_cq.poll()] == [0]
 
 
+def test_a_card_of_the_stage_starts_as_if_it_had_been_brought_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Card, "_started", {})
+    fresh, started = World(), World()
+    given = frozenset({".memory", ".trace", ".info", ".ask"})
+    for one, two in ((fresh.a, started.a), (fresh.b, started.b)):
+        assert differences(one.hca, two.hca, SKIP | given) == []
+        assert (one.uar, one.pd, one.eqn, one.key) == (two.uar, two.pd, two.eqn, two.key)
+
+
 def test_differences_are_named() -> None:
     world, a, _ = pair()
     hca = world.a.hca
