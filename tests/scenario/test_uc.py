@@ -207,6 +207,15 @@ def test_a_packet_that_is_none_of_a_message_is_dropped_for_one_reason(
     assert b.peek(target, 5) == b"next\0"
 
 
+@pytest.mark.parametrize("size", [8, 24])
+def test_a_write_of_more_or_less_than_it_announces_is_dropped(size: int) -> None:
+    world, _, b = pair(ST_UC)
+    target = b.buffer(64)
+    inject(world, b, service=UC, op=WRITE, psn=FIRST, va=target, rkey=b.card.key, dma_length=16, payload=b"x" * size)
+    assert b.peek(target, 64) == bytes(64)
+    assert counted(world.b.hca.count) == {Count.RX_PACKETS: 1, Count.RX_DROP_UC_LENGTH: 1}
+
+
 def test_a_key_that_goes_during_a_message_stops_it() -> None:
     world, _, b = pair(ST_UC)
     target = b.buffer(2048)

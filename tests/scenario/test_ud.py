@@ -428,8 +428,10 @@ def test_what_is_for_nobody_is_a_counted_drop(change: dict[str, object], counter
     fields = {"dlid": 2, "slid": 1, "service": UD, "op": SEND, "dest_qp": b.qpn, "psn": 0, "payload": bytes(256),
               "qkey": 0x1234, **change}  # fmt: skip
     b.post_recv(b.buffer(300), 300)
+    handled = world.b.hca.count[Count.SMPS_HANDLED]
     world.wire(world.a, packet_of(**fields))
     world.settle()
+    assert world.b.hca.count[Count.SMPS_HANDLED] == handled
     # Once, and it goes no further.
     assert counted(world.b.hca.count) == {counter: 1}
     assert b.recv_cq.poll() == []

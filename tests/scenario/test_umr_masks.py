@@ -6,6 +6,7 @@ from firmware.model.objects import (
     LOCAL_READ,
     LOCAL_WRITE,
     MODE_KLM,
+    MODE_PA,
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
@@ -85,6 +86,16 @@ def test_a_key_of_device_memory_is_no_work_request_s_business(mask: int) -> None
         umr(end, mkey, mask=mask, free=1, variant=mkey.variant, len=5)
         assert [c.syndrome for c in end.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
     assert state(mkey) == before
+
+
+def test_a_key_of_bus_addresses_may_be_invalidated_and_has_no_table() -> None:
+    _, _, b = pair()
+    mkey = b.card.mkey(b.card.create_key(MODE_PA, umr_en=1))
+    umr(b, mkey, mask=1 << MkeyMask.FREE, free=1, variant=mkey.variant)
+    assert [c.syndrome for c in b.send_cq.poll()] == [0]
+    assert mkey.free
+    umr(b, mkey, mask=0, payload=bytes(64), variant=mkey.variant)
+    assert [c.syndrome for c in b.send_cq.poll()] == [CqeSyndrome.MW_BIND_ERR]
 
 
 @pytest.mark.parametrize("free", [False, True])
