@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs bench bench-memory bench-fairness fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs bench bench-memory bench-doorbells bench-fairness fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -82,6 +82,9 @@ bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card ag
 
 bench-fairness: $(STAMP) ## how long an idle card's register access waits while another card works
 	$(BIN)/python -m tests.bench.bench_fairness
+
+bench-doorbells: $(STAMP) ## what a doorbell costs by message and in mapped memory, in guests (needs a C compiler)
+	$(BIN)/python -m tests.bench.bench_doorbells
 
 bench-memory: $(STAMP) ## memory before and after 100,000 rounds of create, send and destroy (two minutes)
 	$(BIN)/python -m tests.bench.bench_memory --rounds 100000

@@ -541,6 +541,27 @@ def test_a_mapped_bar(qemu: QemuProgram, tmp_path: Path) -> None:
         os.close(fd)
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_one_mapped_page_makes_all_writes_of_a_device_wait(qemu: QemuProgram, tmp_path: Path, mapped: bool) -> None:
+    """Why no page of the card is mapped: a write that QEMU does not wait for never comes to `handle`."""
+    with served(tmp_path / "card.sock", bar2=Bar(64 << 10)) as card:
+        fd = memfd(64 << 10)
+        if mapped:
+            card.function.regions[2] = Region(64 << 10, mmap_fd=fd, mmap_areas=((0x1000, 0x1000),))
+        with running(qemu, card, tmp_path) as pc:
+            for value in range(5):
+                pc.write(0x10000, 8, value)
+            pc.flush()
+            assert [data[0] for _, data in card.bar.writes] == [0, 1, 2, 3, 4]
+            waited_for = [
+                payload
+                for command, _, payload, _ in NotingSession.messages
+                if command == Command.REGION_WRITE and proto.parse_region_write(payload).region == 0
+            ]
+            assert len(waited_for) == (5 if mapped else 0)
+        os.close(fd)
+
+
 # ---- the example ----
 
 

@@ -57,6 +57,13 @@ def test_a_number_of_cards_are_all_of_the_usual_kind(tmp_path: Path) -> None:
     rack.loop.close()
 
 
+def test_no_page_of_a_card_can_be_mapped(tmp_path: Path) -> None:
+    """One would make each write of the driver's wait for its reply."""
+    [card] = Rack(1, tmp_path).hcas
+    assert card.function.regions[0].size
+    assert all(region.mmap_fd == -1 for region in card.function.regions)
+
+
 def test_a_driver_sees_what_the_description_says() -> None:
     driver = plugged(OTHER)
     answer = driver.run(Op.QUERY_ADAPTER, out_size=16 + cmd.QueryAdapterParamBlock.SIZE)
