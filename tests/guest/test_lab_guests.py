@@ -8,12 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.content import some_bytes
-from vhca.lab import CommandFailed, CommandTimeout, GuestConfig, GuestError, Lab, LabError
+from vhca.lab import CommandFailed, CommandTimeout, Guest, GuestConfig, GuestError, Lab, LabError
+from vhca.lab.boot_times import AGENT, FIRMWARE, INIT, KERNEL, STAGES
+from vhca.lab.prepare import Prepared, prepare
+from vhca.lab.vmlinux import BootFile
 
 _PROGRAMS = [
     *("ibv_devinfo", "ibv_rc_pingpong", "ibv_ud_pingpong", "ibstat", "saquery", "opensm", "rdma", "ucmatose"),
@@ -38,6 +43,61 @@ def test_the_kernel_that_was_asked_for_runs(lab: Lab) -> None:
     release = lab.guests[0].run(["uname", "-r"], check=True).stdout.strip()
     assert release == lab.prepared.kernel.release
     assert release.startswith("6.19.")
+
+
+def boot_protocol(guest: Guest) -> str:
+    """What the kernel was told on its way in: its PVH entry writes 2.12, a bzImage its own version."""
+    return guest.run(["cat", "/sys/kernel/boot_params/version"], check=True).stdout.strip()
+
+
+def test_the_kernel_is_entered_without_unpacking_itself(lab: Lab) -> None:
+    assert lab.prepared.boot.direct
+    assert boot_protocol(lab.guests[0]) == "0x020c"
+
+
+def test_a_kernel_that_cannot_be_entered_so_unpacks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_it_is(*args: Any, **named: Any) -> Prepared:
+        prepared = prepare(*args, **named)
+        return replace(prepared, boot=BootFile(prepared.kernel.image, False, "bzImage, for a test"))
+
+    monkeypatch.setattr("vhca.lab.lab.prepare", as_it_is)
+    with Lab(guests=1, hcas_per_guest=0) as running:
+        assert boot_protocol(running.guests[0]) == "0x020f"
+        assert running.boot_report(0.0)[0].endswith("bzImage, for a test")
+
+
+def test_where_the_time_of_the_boot_went_adds_up(lab: Lab) -> None:
+    now_s = time.monotonic()
+    for guest in lab.guests:
+        took_s = guest.boot_times.durations_s(0.0)
+        assert list(took_s) == list(STAGES)
+        assert sum(took_s.values()) < now_s
+        from_power_to_agent_s = sum(took_s[stage] for stage in (FIRMWARE, KERNEL, INIT, AGENT))
+        assert from_power_to_agent_s == pytest.approx(guest.boot_s, abs=0.5)
+        assert min(took_s[stage] for stage in (FIRMWARE, KERNEL, INIT, AGENT)) > 0
+
+
+def test_file_systems_and_links_that_programs_expect_are_there(lab: Lab) -> None:
+    mounts = lab.guests[0].run(["cat", "/proc/mounts"], check=True).stdout
+    kinds = {place: kind for _, place, kind, *_ in (line.split() for line in mounts.splitlines())}
+    assert (
+        kinds.items()
+        >= {
+            "/proc": "proc",
+            "/sys": "sysfs",
+            "/dev": "devtmpfs",
+            "/dev/pts": "devpts",
+            "/dev/shm": "tmpfs",
+            "/run": "tmpfs",
+            "/tmp": "tmpfs",
+            "/sys/kernel/debug": "debugfs",
+        }.items()
+    )
+    modes = lab.guests[0].run(["stat", "-c", "%a", "/dev/shm", "/tmp", "/dev"], check=True).stdout.split()
+    assert modes == ["1777", "1777", "755"]
+    each = "for name in fd stdin stdout stderr; do readlink /dev/$name; done"
+    links = lab.guests[0].run(["sh", "-c", each], check=True).stdout
+    assert links.split() == ["/proc/self/fd", "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2"]
 
 
 def test_status_and_both_outputs_come_back(lab: Lab) -> None:

@@ -21,7 +21,7 @@ from vhca.lab.errors import (
     printable,
 )
 from vhca.lab.guest import Guest, GuestConfig
-from vhca.lab.image import guest_root
+from vhca.lab.guest_system import guest_root
 from vhca.lab.kernel_log import Report, kernel_log_trouble
 from vhca.lab.lab import Lab
 from vhca.lab.pins import GUEST_SUITE

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import secrets
 import selectors
@@ -34,11 +35,18 @@ FILE_MAX_BYTES: Final = 1 << 30
 
 @dataclass(slots=True, frozen=True)
 class Ready:
-    """What a guest's agent says when it starts."""
+    """What a guest's agent says when it starts.
+
+    :ivar begun_s: when the power-up sequence began, on the guest's clock; `started_s`: when the agent was started;
+        `ready_s`: when it said so.
+    """
 
     boot_id: str
     kernel_release: str
     pid: int
+    begun_s: float
+    started_s: float
+    ready_s: float
 
 
 class AgentClient:
@@ -357,8 +365,11 @@ class AgentClient:
 
     def _on_ready(self, payload: bytes) -> None:
         try:
-            boot_id, release, pid, *_ = guest_agent.unpack_fields(payload)
-            ready = Ready(boot_id.decode(), release.decode(), int(pid))
+            boot_id, release, pid, *clock = guest_agent.unpack_fields(payload)
+            begun_s, started_s, ready_s = map(float, clock)
+            if not math.isfinite(begun_s + started_s + ready_s):
+                raise ValueError("no moment of any clock")
+            ready = Ready(boot_id.decode(), release.decode(), int(pid), begun_s, started_s, ready_s)
         except ValueError:
             self.unexpected_frames += 1
             return

@@ -18,7 +18,8 @@ from vhca import DEFAULT_KERNEL
 from vhca.lab import kernels, packages, pins, qemu
 from vhca.lab.cache import Cache, Progress, free_bytes
 from vhca.lab.errors import LabError
-from vhca.lab.image import guest_root_place
+from vhca.lab.guest_system import guest_root_place
+from vhca.lab.vmlinux import known_boot_file
 
 _NEEDED_BYTES = 1_500_000_000  # the cache of one kernel, with what is fetched on the way
 _GUEST_BYTES = 1 << 30
@@ -54,6 +55,7 @@ def check(cache: Cache | None = None, kernel: str | Path = DEFAULT_KERNEL) -> li
         ("qemu", lambda: _qemu(cache)),
         ("acceleration", _acceleration),
         ("kernel", lambda: _kernel(cache, kernel)),
+        ("kernel's entry", lambda: _kernel_entry(cache, kernel)),
         ("guest system", lambda: _guest_system(cache)),
         ("disk", lambda: _disk(cache, stocked)),
         ("memory", _memory),
@@ -168,6 +170,18 @@ def _kernel(cache: Cache, kernel: str | Path) -> Finding:
         f"{kernel}{source} is not in the cache",
         f"nothing to do: it is fetched at the first run (170 MB){fallback}",
     )
+
+
+def _kernel_entry(cache: Cache, kernel: str | Path) -> Finding:
+    if not _cached_kernel(cache, kernel):
+        return Finding(Level.OK, "kernel's entry", "see kernel above")
+    found = known_boot_file(kernels.resolve(kernel, cache, Progress(quiet=True)), cache)
+    if found is None:
+        return Finding(Level.OK, "kernel's entry", "tried at the first run: a kernel with CONFIG_PVH is unpacked here")
+    if found.direct:
+        return Finding(Level.OK, "kernel's entry", found.how)
+    remedy = "guests boot a second later; CONFIG_PVH=y and a bzImage packed with gzip, xz or zstd would change that"
+    return Finding(Level.WARN, "kernel's entry", found.how, remedy)
 
 
 def _guest_system(cache: Cache) -> Finding:

@@ -1,15 +1,17 @@
 """What an ELF file needs and what a kernel module says of itself.
 
-Reads only what image building needs: the names of the shared libraries a program asks for, and the
-`.modinfo` section of a module. Anything malformed gives `None` or nothing, never an exception.
+Reads only what image building needs: the names of the shared libraries a program asks for, the notes of a kernel,
+and the `.modinfo` section of a module. Anything malformed gives `None` or nothing, never an exception.
 """
 
 from __future__ import annotations
 
 import lzma
+import mmap
 import shutil
 import struct
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,10 @@ from vhca.lab.errors import ImageError
 
 _DT_NEEDED = 1
 _SHT_DYNAMIC = 6
+_PT_NOTE = 4
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_NOTE = struct.Struct("<III")
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,6 +49,26 @@ def _sections(data: bytes) -> list[_Section]:
         name = names[name_at : names.find(b"\0", name_at)].decode("ascii", "replace")
         found.append(_Section(name, kind, offset, size, link))
     return found
+
+
+def notes(data: bytes | mmap.mmap) -> Iterator[tuple[bytes, int]]:
+    """Owner and type of every note (PT_NOTE) of a 64-bit little-endian ELF file."""
+    if len(data) < 64 or data[:6] != b"\x7fELF\x02\x01":
+        return
+    (table,) = struct.unpack_from("<Q", data, 0x20)
+    entry_size, count = struct.unpack_from("<HH", data, 0x36)
+    if entry_size != _SEGMENT.size or table + count * entry_size > len(data):
+        return
+    for index in range(count):
+        kind, _flags, at, _virtual, _physical, size, _memory, _align = _SEGMENT.unpack_from(
+            data, table + index * entry_size
+        )
+        end = min(at + size, len(data))
+        while kind == _PT_NOTE and at + _NOTE.size <= end:
+            name_size, content_size, note_type = _NOTE.unpack_from(data, at)
+            at += _NOTE.size
+            yield bytes(data[at : min(at + name_size, end)]).rstrip(b"\0"), note_type
+            at += -(-name_size // 4) * 4 + -(-content_size // 4) * 4
 
 
 def needed_libraries(path: Path) -> list[str] | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vhca.lab import debug, folders, guest_agent
+from vhca.lab import boot_times, debug, folders, guest_agent
 from vhca.lab import qemu as machine
 from vhca.lab.agent_client import FILE_MAX_BYTES, AgentClient
 from vhca.lab.agent_process import Process, Sink
@@ -85,6 +85,7 @@ class Guest:
     :ivar name: g0, g1 ...: so it is called in the management network, too.
     :ivar hcas: its cards.
     :ivar boot_s: seconds from power-on, or the order to reboot, to the agent's first word.
+    :ivar boot_times: where the time of its first boot went.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Guest:
         self.console_path = around.log_dir / f"{self.name}-console.log"
         self.qemu_log_path = around.log_dir / f"{self.name}-qemu.log"
         self.boot_s = 0.0
+        self.boot_times = boot_times.BootTimes()
         self._powered_s = 0.0
         self._around = around
         self._gdb_address = gdb_address
@@ -111,6 +113,7 @@ class Guest:
     def start(self, network_end: socket.socket | None) -> None:
         """Power it on. For its lab."""
         self._powered_s = time.monotonic()
+        self.boot_times.end(boot_times.HOST)
         sync = secrets.token_bytes(guest_agent.SYNC_BYTES)
         agent_ours, agent_theirs = socket.socketpair()
         qmp_ours, qmp_theirs = socket.socketpair()
@@ -158,7 +161,7 @@ class Guest:
         debugger = debug.gdb_arguments(self._gdb_address) if self._gdb_address else []
         return machine.MachineConfig(
             name=self.name,
-            kernel=around.prepared.kernel.image,
+            kernel=around.prepared.boot.path,
             image=around.prepared.image,
             console_fd=console.fileno(),
             agent_fd=agent.fileno(),
@@ -181,6 +184,7 @@ class Guest:
         """Wait until it has booted, and make it ready. For its lab."""
         self._wait_up(self.config.boot_timeout_s)
         self._make_ready()
+        self.boot_times.end(boot_times.MODULES)
 
     def _make_ready(self) -> None:
         if self.config.share is not None and self.run(["grep", "-q", " /mnt/share 9p ", "/proc/mounts"]).returncode:
@@ -194,10 +198,11 @@ class Guest:
 
     def _wait_up(self, timeout_s: float, after_boots: int = 0) -> None:
         try:
-            self.agent.wait_ready(timeout_s, after_boots)
+            ready = self.agent.wait_ready(timeout_s, after_boots)
         except GuestError as error:
             raise self._explained(error) from None
         self.boot_s = time.monotonic() - self._powered_s
+        self.boot_times.agent_ready(ready.begun_s, ready.started_s, ready.ready_s)
 
     def _explained(self, error: GuestError) -> GuestError:
         """An error with the last words of the console and of QEMU.  A panic says all by itself."""

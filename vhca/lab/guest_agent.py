@@ -11,7 +11,6 @@ for this guest; whatever came before is left over from an earlier boot and is th
 import os
 import select
 import sys
-from collections.abc import Sequence
 
 # host to guest
 RUN, STDIN, SIGNAL, PUT, GET, PING, RESIZE = range(1, 8)
@@ -34,7 +33,7 @@ def frame(kind: int, channel: int, payload: bytes = b"") -> bytes:
     return b"%c\0%b%b%b" % (kind, channel.to_bytes(2, "big"), len(payload).to_bytes(4, "big"), payload)
 
 
-def pack_fields(fields: Sequence[bytes]) -> bytes:
+def pack_fields(fields: list[bytes]) -> bytes:
     """Several byte strings as one: each with its length (4 bytes) before it."""
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
 
@@ -118,8 +117,9 @@ class _Command:
 class Agent:
     """Serves one stream until it breaks."""
 
-    def __init__(self, port: int, sync: bytes) -> None:
+    def __init__(self, port: int, sync: bytes, moments: list[bytes]) -> None:
         self.port = port
+        self.moments = moments
         self.splitter = Splitter(sync)
         self.poll = select.poll()
         self.commands: dict[int, _Command] = {}
@@ -147,7 +147,10 @@ class Agent:
         with open("/proc/sys/kernel/random/boot_id", "rb") as boot:
             boot_id = boot.read().strip()
         self.write(self.splitter.sync)
-        self.send(READY, 0, pack_fields([boot_id, os.uname().release.encode(), b"%d" % os.getpid()]))
+        with open("/proc/uptime", "rb") as uptime:
+            now = uptime.read().split()[0]
+        release, pid = os.uname().release.encode(), b"%d" % os.getpid()
+        self.send(READY, 0, pack_fields([boot_id, release, pid, *self.moments, now]))
         self.poll.register(self.port, select.POLLIN)
         while True:
             for descriptor, event in self.poll.poll(self._timeout_ms()):
@@ -445,8 +448,12 @@ def _become(
 
 
 def main() -> None:
-    """`guest_agent.py PORT SYNC`: serve the port (a path, or `fd:N`); SYNC is the sync word in hexadecimal."""
-    where, sync = sys.argv[1], bytes.fromhex(sys.argv[2])
+    """`guest_agent.py PORT SYNC BEGUN STARTED`: serve the port (a path, or `fd:N`).
+
+    SYNC is the sync word in hexadecimal; BEGUN and STARTED tell, in seconds of the kernel's clock, when the power-up
+    sequence began and when it started this program.
+    """
+    where, sync, moments = sys.argv[1], bytes.fromhex(sys.argv[2]), [os.fsencode(word) for word in sys.argv[3:5]]
     if where.startswith("fd:"):
         port = int(where[3:])
         os.set_inheritable(port, False)
@@ -456,7 +463,7 @@ def main() -> None:
     # work still answers. Commands do not inherit it.
     with _suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    Agent(port, sync).serve()
+    Agent(port, sync, moments).serve()
 
 
 if __name__ == "__main__":

@@ -1,26 +1,20 @@
-#!/usr/bin/busybox sh
+#!/usr/bin/dash
 # The power-up sequence inside a guest: file systems, name, management network, then the agent, for ever.
 # Settings come on the kernel command line as vhca.NAME=VALUE.
+# An emulated processor needs 20 ms to start a program: what the shell can do itself, it does itself.
 export PATH=/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8 USER=root TERM=linux
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t devtmpfs dev /dev
-mkdir -p /dev/pts /dev/shm
-mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
-mount -t tmpfs tmpfs /dev/shm
-mount -t tmpfs tmpfs /run
-mount -t tmpfs tmpfs /tmp
-mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
-mount -t configfs configfs /sys/kernel/config 2>/dev/null
-ln -sf /proc/self/fd /dev/fd
-ln -sf /proc/self/fd/0 /dev/stdin
-ln -sf /proc/self/fd/1 /dev/stdout
-ln -sf /proc/self/fd/2 /dev/stderr
+mount=/usr/lib/vhca/mount
+busybox mount -a -T $mount/first
+read -r begun _ </proc/uptime
+busybox cp -a $mount/dev/. /dev/
+busybox mount -a -T $mount/then
+[ -d /sys/kernel/config ] && busybox mount -t configfs configfs /sys/kernel/config
 ulimit -l unlimited
 ulimit -n 65536
 
 index=0 count=1 sync= share= net=
-for word in $(cat /proc/cmdline); do
+read -r line </proc/cmdline
+for word in $line; do
     case $word in
     vhca.index=*) index=${word#*=} ;;
     vhca.count=*) count=${word#*=} ;;
@@ -29,9 +23,19 @@ for word in $(cat /proc/cmdline); do
     vhca.net=*) net=${word#*=} ;;
     esac
 done
+agent_port() {
+    for place in /sys/class/virtio-ports/*; do
+        [ -e "$place/name" ] && read -r name <"$place/name" && [ "$name" = vhca.agent ] && port=/dev/${place##*/}
+    done
+}
+port=
+agent_port
 # Some kernels have these as modules; without them there is no network and no shared folder either.
-[ -d /sys/class/virtio-ports ] && [ -n "$(ls /sys/class/virtio-ports)" ] || modprobe -q -a virtio_pci virtio_console
-hostname "g$index"
+[ -n "$port" ] || {
+    modprobe -q -a virtio_pci virtio_console
+    agent_port
+}
+echo "g$index" >/proc/sys/kernel/hostname
 {
     echo "127.0.0.1 localhost"
     echo "::1 localhost ip6-localhost"
@@ -43,7 +47,7 @@ hostname "g$index"
 } >/etc/hosts
 ifconfig lo 127.0.0.1 up
 if [ -n "$net" ]; then
-    modprobe -q virtio_net
+    [ -d /sys/class/net/eth0 ] || modprobe -q virtio_net
     ifconfig eth0 "10.0.$((index / 250)).$((index % 250 + 1))" netmask 255.255.0.0 up
 fi
 if [ -n "$share" ]; then
@@ -53,17 +57,15 @@ if [ -n "$share" ]; then
         echo "vhca: the shared folder could not be mounted" >/dev/console
 fi
 cd /root
-port=
-for place in /sys/class/virtio-ports/*; do
-    [ "$(cat "$place/name")" = vhca.agent ] && port=/dev/${place##*/}
-done
 [ -n "$port" ] || echo "vhca: there is no agent port" >/dev/console
 # the boot was quiet; what the kernel says from now on is kept, unless another level was asked for
 read -r level _ </proc/sys/kernel/printk
 [ "$level" = 5 ] && echo 7 >/proc/sys/kernel/printk
-echo "vhca: g$index is up, $(cut -d' ' -f1 /proc/uptime) s after power-on" >/dev/console
+read -r up _ </proc/uptime
+echo "vhca: g$index is up, $up s after power-on" >/dev/console
 while :; do
-    python3 -I -S -X frozen_modules=on -X utf8 /usr/lib/vhca/guest_agent.pyc "$port" "$sync" </dev/null >/dev/console 2>&1
+    read -r up _ </proc/uptime
+    python3 -I -S -X frozen_modules=on -X utf8 /usr/lib/vhca/guest_agent.pyc "$port" "$sync" "$begun" "$up" </dev/null >/dev/console 2>&1
     echo "vhca: the agent ended with $?" >/dev/console
     sleep 1
 done

@@ -7,7 +7,6 @@ in the cache; runs only programs out of those packages, through their own loader
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import shutil
@@ -23,27 +22,24 @@ from vhca.lab.cache import Cache, Progress
 from vhca.lab.cpio import CpioWriter
 from vhca.lab.elf import modinfo, needed_libraries, read_module
 from vhca.lab.errors import ImageError
+from vhca.lab.guest_system import LIBRARIES, PYTHON, TESTS, guest_root, loader
 from vhca.lab.kernels import Kernel, module_name
-from vhca.lab.packages import UNPACKED, PackageStore, unpack
 
 _RECIPE: Final = "1"  # part of every key: raise it when the code below puts other things into an image
-_BASE_RECIPE: Final = "2"  # the same, for the base archive alone
+_BASE_RECIPE: Final = "3"  # the same, for the base archive alone
 _END_BYTES: Final = 1024  # of an archive: its last entry, and what fills its last block
 _HERE: Final = Path(__file__).resolve().parent
-_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
-_PYTHON: Final = "usr/lib/python3.13"
-_TESTS: Final = "usr/share/doc/rdma-core/tests"
-_KEPT_SHARE: Final = ("usr/share/misc", "usr/share/iproute2", "usr/share/terminfo", _TESTS)
+_KEPT_SHARE: Final = ("usr/share/misc", "usr/share/iproute2", "usr/share/terminfo", TESTS)
 _SKIPPED: Final = tuple(
     f"{folder}/"
     for folder in (
         "usr/include usr/lib/systemd usr/lib/udev usr/lib/tmpfiles.d usr/lib/valgrind usr/lib/init"
         " etc/init.d etc/logrotate.d etc/network etc/skel etc/default usr/lib/mime"
-        f" {_LIBRARIES}/gconv {_LIBRARIES}/perl {_LIBRARIES}/ossl-modules {_LIBRARIES}/engines-3"
-        f" {_LIBRARIES}/pkgconfig {_LIBRARIES}/security"
+        f" {LIBRARIES}/gconv {LIBRARIES}/perl {LIBRARIES}/ossl-modules {LIBRARIES}/engines-3"
+        f" {LIBRARIES}/pkgconfig {LIBRARIES}/security"
     ).split()
 ) + tuple(
-    f"{_PYTHON}/{folder}/"
+    f"{PYTHON}/{folder}/"
     for folder in [
         "ensurepip",
         "idlelib",
@@ -60,9 +56,9 @@ _SKIPPED: Final = tuple(
     ]
 )
 # Programs that would bring in large libraries and that no RDMA work needs.
-_LEFT_OUT: Final = ("usr/sbin/arpd", f"{_PYTHON}/lib-dynload/_dbm", f"{_PYTHON}/lib-dynload/_sqlite3")
+_LEFT_OUT: Final = ("usr/sbin/arpd", f"{PYTHON}/lib-dynload/_dbm", f"{PYTHON}/lib-dynload/_sqlite3")
 # Loaded by name at run time, so no program asks for them in its header.
-_PLUGINS: Final = (f"{_LIBRARIES}/libibverbs/", "usr/lib/python3/", f"{_PYTHON}/lib-dynload/")
+_PLUGINS: Final = (f"{LIBRARIES}/libibverbs/", "usr/lib/python3/", f"{PYTHON}/lib-dynload/")
 _DEVICES: Final = (("console", 0o600, 5, 1), ("null", 0o666, 1, 3), ("kmsg", 0o644, 1, 11))
 _TEXTS: Final = {
     "etc/passwd": "root:x:0:0:root:/root:/usr/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/bin/false\n",
@@ -75,8 +71,20 @@ _TEXTS: Final = {
         f'PRETTY_NAME="vhca guest (packages of Debian {pins.GUEST_SUITE})"\nNAME="vhca guest"\n'
         f"ID=vhca\nID_LIKE=debian\nVERSION_CODENAME={pins.GUEST_SUITE}\n"
     ),
+    "usr/lib/vhca/mount/first": "proc /proc proc\nsys /sys sysfs\ndevtmpfs /dev devtmpfs\n",
+    "usr/lib/vhca/mount/then": (
+        "devpts /dev/pts devpts gid=5,mode=620,ptmxmode=666\ntmpfs /dev/shm tmpfs\ntmpfs /run tmpfs\ntmpfs /tmp tmpfs\n"
+        "debugfs /sys/kernel/debug debugfs\n"
+    ),
     "root/.profile": "PS1='\\u@\\h:\\w\\$ '\n",
     "root/.bashrc": "PS1='\\u@\\h:\\w\\$ '\n",
+}
+# What init puts into /dev, where the kernel keeps devices alone.
+_DEVICE_LINKS: Final = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
 }
 
 #: The modules an image holds, with all they depend on; those a kernel does not have are left out.
@@ -127,60 +135,6 @@ HCA_MODULES: Final = ("mlx5_ib", "ib_umad", "ib_uverbs", "rdma_ucm")
 # ---- base ----
 
 
-def guest_root_place(cache: Cache) -> Path:
-    """Where the guest's packages are unpacked, or will be."""
-    recipe = repr((_RECIPE, UNPACKED, pins.GUEST_PACKAGES, sorted(pins.GUEST_WITHOUT), pins.GUEST_SUITE))
-    return cache.path("guest-root", hashlib.sha256(recipe.encode()).hexdigest()[:16])
-
-
-def guest_root(cache: Cache, progress: Progress) -> Path:
-    """The folder with the guest's packages, fetched and unpacked if it is not there yet."""
-
-    def build(place: Path) -> None:
-        store = PackageStore(cache, progress, "guest")
-        files = store.plan(pins.GUEST_PACKAGES, pins.GUEST_SUITE, pins.GUEST_WITHOUT)
-        debs = store.fetch(files, "guest system")
-        unpack(debs, place, progress, "unpacking the guest system")
-        _compile_python(place, progress)
-        store.clear()
-
-    return cache.obtain("guest-root", guest_root_place(cache).name, build, progress)
-
-
-def _loader(root: Path, program: str, argv0: str | None = None) -> list[str]:
-    """Command prefix that runs a program of an unpacked root by that root's own loader and libraries."""
-    libraries = root / _LIBRARIES
-    prefix = [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries)]
-    if argv0:
-        prefix += ["--argv0", argv0]
-    return [*prefix, str(root / program)]
-
-
-def _compile_python(root: Path, progress: Progress) -> None:
-    """Compile Python's files now: an emulated processor would need seconds for it at every boot."""
-    progress.step("compiling the guest's Python files")
-    tests = root / _TESTS
-    for packed in tests.glob("*.py.gz"):
-        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-        packed.unlink()
-    folders = [root / _PYTHON, root / "usr/lib/python3/dist-packages", tests]
-    done = subprocess.run(
-        [
-            *_loader(root, "usr/bin/python3.13"),
-            *("-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"),
-            *("-s", str(root), "-p", "/", "-x", "lib2to3|idlelib|pydoc_data|turtledemo|/test/|bad_syntax"),
-            *map(str, folders),
-        ],
-        env={"PYTHONHOME": str(root / "usr"), "PATH": os.environ.get("PATH", "")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    if done.returncode:
-        raise ImageError(f"the guest's Python cannot compile its files:\n{done.stdout[-800:]}{done.stderr[-800:]}")
-
-
 def base_archive(cache: Cache, progress: Progress) -> Path:
     """The cpio archive with everything but kernel modules."""
     root = guest_root(cache, progress)
@@ -222,6 +176,10 @@ def _write_base(archive: CpioWriter, root: Path, agent: Path, init: Path) -> Non
     for name, text in _TEXTS.items():
         archive.file(name, text.encode())
     archive.symlink("etc/mtab", "/proc/self/mounts")
+    for folder in ("pts", "shm"):
+        archive.directory(f"usr/lib/vhca/mount/dev/{folder}")
+    for name, target in _DEVICE_LINKS.items():
+        archive.symlink(f"usr/lib/vhca/mount/dev/{name}", target)
     present = set()
     unneeded = _unneeded_libraries(root)
     for name, path in _base_files(root):
@@ -246,7 +204,7 @@ def _compiled_agent(root: Path, agent: Path) -> bytes:
         target = Path(folder, "agent.pyc")
         code = "import py_compile,sys; py_compile.compile(sys.argv[1], sys.argv[2], 'guest_agent.py', doraise=True)"
         subprocess.run(
-            [*_loader(root, "usr/bin/python3.13"), "-I", "-S", "-c", code, str(agent), str(target)],
+            [*loader(root, "usr/bin/python3.13"), "-I", "-S", "-c", code, str(agent), str(target)],
             env={"PYTHONHOME": str(root / "usr")},
             check=True,
             timeout=60,
@@ -270,7 +228,7 @@ def _base_files(root: Path) -> Iterator[tuple[str, Path]]:
 def _wanted(name: str) -> bool:
     if name.startswith("usr/share/") and not name.startswith(_KEPT_SHARE):
         return False
-    if name.startswith((*_SKIPPED, *_LEFT_OUT)) or f"{_PYTHON}/config-" in name:
+    if name.startswith((*_SKIPPED, *_LEFT_OUT)) or f"{PYTHON}/config-" in name:
         return False
     return not name.endswith((".a", ".la", ".pl", ".pyi"))
 
@@ -278,11 +236,11 @@ def _wanted(name: str) -> bool:
 def _unneeded_libraries(root: Path) -> set[str]:
     """Shared libraries that nothing in the image asks for. Raises if something asks for one that is missing."""
     files = dict(_base_files(root))
-    libraries = {Path(name).name: name for name in files if name.startswith(_LIBRARIES + "/") and ".so" in name}
-    inside = {name for name in libraries.values() if name.count("/") == _LIBRARIES.count("/") + 1}
+    libraries = {Path(name).name: name for name in files if name.startswith(LIBRARIES + "/") and ".so" in name}
+    inside = {name for name in libraries.values() if name.count("/") == LIBRARIES.count("/") + 1}
     queue = [n for n in files if n.startswith(("usr/bin/", "usr/sbin/", *_PLUGINS)) and n not in inside]
     # opened by the C library when they are needed: name services, and what ends a thread
-    queue += [n for n in files if n.startswith(_LIBRARIES) and ("/libnss_" in n or "/libgcc_s.so" in n)]
+    queue += [n for n in files if n.startswith(LIBRARIES) and ("/libnss_" in n or "/libgcc_s.so" in n)]
     used: set[str] = set()
     missing: set[str] = set()
     while queue:
@@ -375,7 +333,7 @@ def _stage_modules(folder: Path, kernel: Kernel, modules: dict[str, bytes], root
             if (source := kernel.order.parent / extra).exists():
                 shutil.copyfile(source, place / extra)
     done = subprocess.run(
-        [*_loader(root, "usr/bin/kmod", argv0="depmod"), "-b", str(folder), kernel.release],
+        [*loader(root, "usr/bin/kmod", argv0="depmod"), "-b", str(folder), kernel.release],
         capture_output=True,
         text=True,
         check=False,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from vhca import DEFAULT_KERNEL
 from vhca.chip.rack_config import CardConfig, RackConfig
-from vhca.lab import debug, folders
+from vhca.lab import boot_times, debug, folders
 from vhca.lab import qemu as machine
 from vhca.lab.agent_process import Sink
 from vhca.lab.cache import Cache, Progress
@@ -137,6 +137,14 @@ class Lab:
         """Where this guest waits for gdb, as gdb's `target remote` takes it; empty if it does not."""
         return debug.gdb_address(self._gdb, index, self._socket_dir) if self._gdb is not None else ""
 
+    def boot_report(self, command_s: float) -> list[str]:
+        """Lines that tell how the kernel was entered, and where the time of each guest's first boot went.
+
+        `command_s`: when it all began, on the monotonic clock.
+        """
+        table = boot_times.table(command_s, {guest.name: guest.boot_times for guest in self.guests})
+        return [f"kernel {self.prepared.kernel.release}: {self.prepared.boot.how}", *table]
+
     # ---- life ----
     def start(self) -> Self:
         """Prepare what is missing, start the cards, boot the guests and wait until all are up."""
@@ -161,6 +169,8 @@ class Lab:
                 self._progress.say(missing)  # once: all have the same kernel
             if self.guest_config.autoload:
                 self.wait_active(self.guest_config.boot_timeout_s)
+            for guest in self.guests:
+                guest.boot_times.end(boot_times.ACTIVE)
         except BaseException:
             self.stop(failed=True)
             raise

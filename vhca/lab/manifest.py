@@ -16,7 +16,8 @@ from typing import Final
 
 from vhca.lab import pins
 from vhca.lab.cache import Cache, Progress
-from vhca.lab.image import HCA_MODULES, MODULES, close_over_dependencies, guest_root, programs
+from vhca.lab.guest_system import guest_root
+from vhca.lab.image import HCA_MODULES, MODULES, close_over_dependencies, programs
 from vhca.lab.kernels import Kernel, module_name
 
 _CHANGELOGS: Final = ("changelog.Debian.amd64.gz", "changelog.Debian.gz", "changelog.gz")

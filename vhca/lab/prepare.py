@@ -12,9 +12,18 @@ from vhca.lab.cache import Cache, Progress
 from vhca.lab.image import build_image
 from vhca.lab.kernels import Kernel
 from vhca.lab.qemu import Qemu, find_qemu
+from vhca.lab.vmlinux import BootFile, boot_file
 
-# An entry holds 100 to 200 MB; a kernel developer makes a new image at every build.
-_KEPT = {"images": 6, "image-base": 3, "image-modules": 6, "guest-root": 3, "qemu": 3, "kernel-archives": 4}
+# An entry holds 60 to 200 MB; a kernel developer makes a new image at every build.
+_KEPT = {
+    "images": 6,
+    "image-base": 3,
+    "image-modules": 6,
+    "vmlinux": 6,
+    "guest-root": 3,
+    "qemu": 3,
+    "kernel-archives": 4,
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -23,6 +32,7 @@ class Prepared:
 
     qemu: Qemu
     kernel: Kernel
+    boot: BootFile
     image: Path
 
 
@@ -42,7 +52,8 @@ def prepare(
     cache = cache if cache is not None else Cache()
     qemu = find_qemu(cache, progress)
     found = kernels.resolve(kernel, cache, progress, modules_dir)
+    boot = boot_file(found, cache, progress)
     image = build_image(found, cache, progress, extra_modules)
     for kind, keep in _KEPT.items():
         cache.prune(kind, keep)
-    return Prepared(qemu, found, image)
+    return Prepared(qemu, found, boot, image)

@@ -41,7 +41,8 @@ COMMAND_LINE_MAX: Final = 2048  # x86's COMMAND_LINE_SIZE, with the byte that en
 _KERNEL_ARGUMENTS: Final = (
     "console=ttyS0 panic=0 quiet loglevel=5 nokaslr mitigations=off audit=0 apparmor=0 selinux=0 nowatchdog"
     " random.trust_cpu=on cryptomgr.notests tsc=reliable no_timer_check 8250.nr_uarts=1 i8042.nokbd i8042.noaux"
-    " rcupdate.rcu_expedited=1 net.ifnames=0 systemd.show_status=0"
+    " rcupdate.rcu_expedited=1 net.ifnames=0 systemd.show_status=0 init_on_alloc=0 noreplace-smp"
+    " initcall_blacklist=jent_mod_init,init_encrypted"
 )
 
 

@@ -29,8 +29,14 @@ SYNC = bytes(range(16))
 AGENT = Path(guest_agent.__file__)
 
 
+def ready(boot_id: bytes) -> bytes:
+    """The frame with which an agent greets."""
+    fields = [boot_id, b"6.19", b"1", b"0.5", b"0.8", b"1.25"]
+    return guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields(fields))
+
+
 def start_agent(end: socket.socket) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-I", "-S", str(AGENT), f"fd:{end.fileno()}", SYNC.hex()]
+    command = [sys.executable, "-I", "-S", str(AGENT), f"fd:{end.fileno()}", SYNC.hex(), "0.5", "0.8"]
     return subprocess.Popen(command, pass_fds=[end.fileno()])
 
 
@@ -55,6 +61,27 @@ def client(port: tuple[AgentClient, socket.socket]) -> Iterator[AgentClient]:
 def test_a_command_and_its_status(client: AgentClient) -> None:
     done = client.run(["sh", "-c", "cat; echo err >&2; exit 3"], stdin="in", cwd="/")
     assert (done.returncode, done.stdout, done.stderr) == (3, "in", "err\n")
+
+
+def test_an_agent_says_when_the_power_up_sequence_came_to_it(port: tuple[AgentClient, socket.socket]) -> None:
+    agent = start_agent(port[1])
+    told = port[0].wait_ready(20)
+    agent.kill()
+    agent.wait()
+    assert (told.begun_s, told.started_s) == (0.5, 0.8)
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    assert uptime_s - 30 < told.ready_s <= uptime_s
+
+
+@pytest.mark.parametrize("moment", [b"nan", b"inf", b"-inf", b"soon", b""])
+def test_a_guest_whose_clock_says_nonsense_has_not_greeted(
+    port: tuple[AgentClient, socket.socket], moment: bytes
+) -> None:
+    client, theirs = port
+    fields = [b"id", b"6.19", b"1", b"0.5", moment, b"1.25"]
+    theirs.sendall(SYNC + guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields(fields)) + ready(b"id"))
+    client.wait_ready(20)
+    assert (client.unexpected_frames, client.boots) == (1, 1)
 
 
 def test_environment_and_folder(client: AgentClient, tmp_path: Path) -> None:
@@ -356,7 +383,7 @@ class Hostile:
     def __init__(self, end: socket.socket, answer: Callable[[int], Iterator[bytes]]) -> None:
         self._end, self._answer = end, answer
         self.sent = 0
-        end.sendall(SYNC + guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields([b"id", b"6.19", b"1"])))
+        end.sendall(SYNC + ready(b"id"))
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
@@ -433,14 +460,14 @@ def test_garbage_from_a_guest_is_counted_not_believed(port: tuple[AgentClient, s
         + guest_agent.frame(guest_agent.EXIT, 77, b"")
         + guest_agent.frame(99, 1)
     )
-    end.send(guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields([b"id", b"6.19", b"1"])))
+    end.send(ready(b"id"))
     assert client.wait_ready(20).kernel_release == "6.19"
     assert client.unexpected_frames == 3
 
 
 def test_what_was_printed_before_a_panic_is_passed_on_first(port: tuple[AgentClient, socket.socket]) -> None:
     client, theirs = port
-    theirs.sendall(SYNC + guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields([b"boot", b"6.19", b"1"])))
+    theirs.sendall(SYNC + ready(b"boot"))
     client.wait_ready(20)
     got: list[bytes] = []
     panic = KernelPanic("g9", "Kernel panic - not syncing: X", "trace", "/console")
@@ -462,7 +489,7 @@ def test_what_was_printed_before_a_panic_is_passed_on_first(port: tuple[AgentCli
         client.run(["true"])
     with pytest.raises(KernelPanic):
         client.wait_ready(20, after_boots=1)
-    theirs.sendall(SYNC + guest_agent.frame(guest_agent.READY, 0, guest_agent.pack_fields([b"boot", b"6.19", b"1"])))
+    theirs.sendall(SYNC + ready(b"boot"))
     end_s = time.monotonic() + 20
     while client.boots < 2:
         assert time.monotonic() < end_s

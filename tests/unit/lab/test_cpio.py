@@ -13,7 +13,7 @@ import pytest
 
 from vhca.lab.cache import Cache
 from vhca.lab.cpio import CpioWriter, read_archive
-from vhca.lab.image import guest_root_place
+from vhca.lab.guest_system import guest_root_place
 
 
 def cpio_command() -> list[str]:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from vhca.lab import doctor, packages, qemu
+from vhca.lab import doctor, kernels, packages, qemu
 from vhca.lab.cache import Cache
 from vhca.lab.doctor import Finding, Level
+from vhca.lab.kernels import Kernel
+from vhca.lab.vmlinux import BootFile
 
 
 @pytest.fixture
@@ -80,3 +82,24 @@ def test_a_kernel_of_ones_own_is_looked_at(bare: Cache, tmp_path: Path) -> None:
     found = by_subject(doctor.check(bare, tmp_path / "empty"))["kernel"]
     assert found.level is Level.FAIL
     assert "boot/vmlinuz" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "says"),
+    [
+        (None, Level.OK, "at the first run"),
+        (BootFile(Path("/v"), True, "entered by PVH"), Level.OK, "entered by PVH"),
+        (BootFile(Path("/k"), False, "bzImage: packed with lz4"), Level.WARN, "packed with lz4"),
+    ],
+)
+def test_how_the_kernel_is_entered_is_said(
+    bare: Cache, monkeypatch: pytest.MonkeyPatch, found: BootFile | None, level: Level, says: str
+) -> None:
+    kernel = Kernel("6.19.0", Path("/k"), {}, frozenset(), None, "id", "test")
+    monkeypatch.setattr(kernels, "resolve", lambda *_: kernel)
+    monkeypatch.setattr(doctor, "known_boot_file", lambda *_: found)
+    monkeypatch.setattr(doctor, "_cached_kernel", lambda *_: "6.19.0")
+    finding = by_subject(doctor.check(bare))["kernel's entry"]
+    assert finding.level is level
+    assert says in finding.detail
+    assert bool(finding.remedy) is (level is Level.WARN)

@@ -23,6 +23,7 @@ from vhca.lab.kernels import Kernel
 from vhca.lab.lab import Lab
 from vhca.lab.prepare import Prepared
 from vhca.lab.qemu import Qemu
+from vhca.lab.vmlinux import BootFile
 
 
 class FakeHca:
@@ -70,6 +71,7 @@ class FakeRack:
 PREPARED = Prepared(
     Qemu((sys.executable, "-c", "print('no such machine')"), (11, 0, 0), {}, "host"),
     Kernel("6.19.0", Path("/k"), {}, frozenset(), None, "id", "test"),
+    BootFile(Path("/k"), False, "bzImage"),
     Path("/image"),
 )
 
@@ -211,7 +213,8 @@ def test_what_a_guest_prints_reaches_no_terminal_as_it_is(tmp_path: Path, monkey
     script = "import os; os.write(1, b'\\x1b]0;owned\\x07 QEMU\\n')"
     fake = Qemu((sys.executable, "-c", script), (11, 0, 0), {}, "host")
     own = Kernel("6.19.0", Path("/k"), {}, frozenset(), None, "id", "test")
-    monkeypatch.setattr(bench, "prepare", lambda *_args, **_named: Prepared(fake, own, Path("/image")))
+    boot = BootFile(Path("/k"), False, "bzImage")
+    monkeypatch.setattr(bench, "prepare", lambda *_args, **_named: Prepared(fake, own, boot, Path("/image")))
     monkeypatch.setattr("vhca.lab.guest.tail", lambda path, _count: path.name + "\n\x1b[2J\u202e console\n")
     with pytest.raises(GuestError) as caught:
         Lab(guests=1, hcas_per_guest=0, log_dir=tmp_path / "logs", progress=Progress(quiet=True)).start()

@@ -75,10 +75,14 @@ def execute(options: argparse.Namespace) -> int:
         print("vhca run: what shall be run?  Write it behind `--`: vhca run -- ibv_devinfo", file=sys.stderr)
         return status.USAGE
     from vhca.lab import Progress
+    from vhca.lab.boot_times import process_started_s
 
     progress = Progress(sys.stderr, quiet=options.quiet)
     progress.step(f"starting {options.guests} guest{'s' if options.guests > 1 else ''}")
     with make_lab(options, progress) as lab:
+        if options.verbose:
+            for line in lab.boot_report(process_started_s()):
+                progress.say(line)
         progress.step(f"running {' '.join(command)}")
         guests = lab.guests if options.each else lab.guests[:1]
         code = judged(lab, options, lambda: run_in(guests, command, options))

@@ -1,0 +1,77 @@
+"""The larder of the bench: the packages that guests are made of, unpacked in the cache.
+
+Their programs run on the host too, through their own loader: whatever the host lacks, they bring with them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from vhca.lab import pins
+from vhca.lab.cache import Cache, Progress
+from vhca.lab.errors import ImageError
+from vhca.lab.packages import UNPACKED, PackageStore, unpack
+
+LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+PYTHON: Final = "usr/lib/python3.13"
+TESTS: Final = "usr/share/doc/rdma-core/tests"
+_RECIPE: Final = "1"  # part of the key: raise it when the code below makes something else of the packages
+
+
+def guest_root_place(cache: Cache) -> Path:
+    """Where the guest's packages are unpacked, or will be."""
+    recipe = repr((_RECIPE, UNPACKED, pins.GUEST_PACKAGES, sorted(pins.GUEST_WITHOUT), pins.GUEST_SUITE))
+    return cache.path("guest-root", hashlib.sha256(recipe.encode()).hexdigest()[:16])
+
+
+def guest_root(cache: Cache, progress: Progress) -> Path:
+    """The folder with the guest's packages, fetched and unpacked if it is not there yet."""
+
+    def build(place: Path) -> None:
+        store = PackageStore(cache, progress, "guest")
+        files = store.plan(pins.GUEST_PACKAGES, pins.GUEST_SUITE, pins.GUEST_WITHOUT)
+        debs = store.fetch(files, "guest system")
+        unpack(debs, place, progress, "unpacking the guest system")
+        _compile_python(place, progress)
+        store.clear()
+
+    return cache.obtain("guest-root", guest_root_place(cache).name, build, progress)
+
+
+def loader(root: Path, program: str, argv0: str | None = None) -> list[str]:
+    """Command prefix that runs a program of an unpacked root by that root's own loader and libraries."""
+    libraries = root / LIBRARIES
+    prefix = [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries)]
+    if argv0:
+        prefix += ["--argv0", argv0]
+    return [*prefix, str(root / program)]
+
+
+def _compile_python(root: Path, progress: Progress) -> None:
+    """Compile Python's files now: an emulated processor would need seconds for it at every boot."""
+    progress.step("compiling the guest's Python files")
+    tests = root / TESTS
+    for packed in tests.glob("*.py.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()
+    folders = [root / PYTHON, root / "usr/lib/python3/dist-packages", tests]
+    done = subprocess.run(
+        [
+            *loader(root, "usr/bin/python3.13"),
+            *("-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"),
+            *("-s", str(root), "-p", "/", "-x", "lib2to3|idlelib|pydoc_data|turtledemo|/test/|bad_syntax"),
+            *map(str, folders),
+        ],
+        env={"PYTHONHOME": str(root / "usr"), "PATH": os.environ.get("PATH", "")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    if done.returncode:
+        raise ImageError(f"the guest's Python cannot compile its files:\n{done.stdout[-800:]}{done.stderr[-800:]}")
