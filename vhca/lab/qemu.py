@@ -240,8 +240,9 @@ def command_line(config: MachineConfig) -> list[str]:
     if config.accelerator == "kvm":
         arguments += ["-accel", "kvm", "-cpu", "host"]
     else:
-        # Page tables of five levels would only make every miss of an emulated processor slower.
-        arguments += ["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"]
+        # Page tables of five levels would only make every miss of an emulated processor slower. And one that says that
+        # it copies strings fast (ERMS, FSRM) makes the kernel do it byte by byte.
+        arguments += ["-accel", "tcg,thread=multi", "-cpu", "max,la57=off,erms=off,fsrm=off"]
     if config.network_fd is not None:
         arguments += ["-netdev", f"dgram,id=management,local.type=fd,local.str={config.network_fd}"]
         arguments += ["-device", f"virtio-net-pci,netdev=management,mac={config.mac},rombar=0"]

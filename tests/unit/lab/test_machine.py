@@ -75,7 +75,7 @@ def test_settings_reach_the_kernel_command_line() -> None:
     assert words[-1] == "debug"
 
 
-@pytest.mark.parametrize(("accelerator", "cpu"), [("tcg", "max,la57=off"), ("kvm", "host")])
+@pytest.mark.parametrize(("accelerator", "cpu"), [("tcg", "max,la57=off,erms=off,fsrm=off"), ("kvm", "host")])
 def test_the_accelerator_decides_the_processor(accelerator: str, cpu: str) -> None:
     arguments = qemu.command_line(config(accelerator=accelerator))
     assert options(arguments, "-cpu") == [cpu]
