@@ -7,10 +7,10 @@ STAMP  := $(VENV)/.installed
 PYTEST ?=
 # folders, not ".": ruff would also format the examples in Markdown pages, which line their comments up
 SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
-FAST   := tests/unit tests/wire tests/scenario tests/prop tests/fuzz
+FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs bench bench-boot bench-memory bench-doorbells bench-fairness fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-boot bench-memory bench-doorbells bench-fairness fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -109,6 +109,9 @@ fuzz: $(STAMP) ## two cards, hostile hosts, a hostile cable; SEED=7 SECONDS=3600
 
 mutants: $(STAMP) ## change the transport a little: does a test notice?  SEED=2 COUNT=400 FILES=... (docs/mutants.md)
 	$(BIN)/python -m tests.mutants $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(FILES),--files '$(FILES)')
+
+check-native: $(STAMP) ## the engine in C under ASan and UBSan, with random trains; SEED=7 ROUNDS=1000000
+	$(BIN)/python -m tests.native $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 doctor: $(STAMP) ## what is there, what is missing, how to get it
 	@$(BIN)/vhca doctor

@@ -7,6 +7,7 @@ from firmware.agents import Agents
 from firmware.model.counters import SQ_DOORBELLS, Count
 from firmware.model.hca import EVENT_COMMAND, Hca
 from firmware.model.rings import RecordlessSendQueue
+from firmware.native.cards import native_card
 from firmware.queues import cq_doorbell, eq_doorbell, post_event
 from firmware.snapshot import dump, load, outside_of
 from firmware.transport.engine import packet_in, ring, run_timers, turn
@@ -37,6 +38,7 @@ class Kernel:
 
     def __init__(self, hardware: Hardware) -> None:
         self.hca = Hca(hardware)
+        self.hca.native = native_card(hardware.memory)
         self.agents = Agents(self.hca)
         self._outside = outside_of(self.hca)
 

@@ -22,7 +22,20 @@ class PortView:
     empty entry. :ivar gids: GID table, 16 bytes per entry. :ivar counters: what performance management shows.
     """
 
-    __slots__ = ("active", "admin_up", "counters", "gids", "lid", "lmc", "managed", "mtu", "number", "pkeys", "sm_lid")
+    __slots__ = (
+        "active",
+        "admin_up",
+        "counters",
+        "gids",
+        "lid",
+        "lmc",
+        "managed",
+        "mtu",
+        "number",
+        "pkeys",
+        "sm_lid",
+        "version",
+    )
 
     def __init__(self, managed: ManagedPort, counters: PortCounters) -> None:
         self.managed = managed
@@ -30,10 +43,12 @@ class PortView:
         self.number = managed.number
         # Whether the host wants the link (PAOS).
         self.admin_up = True
+        self.version = 0
         self.refresh()
 
     def refresh(self) -> None:
         """Copy the agent's state."""
+        self.version += 1
         managed = self.managed
         info = managed.info
         self.lid: int = info.lid

@@ -171,6 +171,20 @@ def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
     return True
 
 
+def completions_written(hca: Hca, cq: Cq, count: int, solicited: int) -> None:
+    """`count` completions were written by another engine, the last solicited one at index `solicited` (-1: none)."""
+    hca.count[CQES] += count
+    if solicited >= 0:
+        cq.last_solicited = solicited
+    for _ in range(count):
+        if cq.arm_state == CQ_FIRED or (solicited < 0 and cq.arm_state != CQ_ARMED):
+            return
+        if cq.max_count > 1 and cq.period_us:
+            _moderate(hca, cq)
+        else:
+            _fire(hca, cq)
+
+
 def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
     """Put one CQE at the producer index with its owner bit, and nothing else."""
     index = cq.producer

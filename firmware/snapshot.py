@@ -12,9 +12,12 @@ from ctypes import Structure
 from types import MethodType
 from typing import Any, Final
 
+from firmware.model.block import Scratch
 from firmware.model.hca import Hca
 
 _MAX_DIFFERENCES: Final = 100
+
+SCRATCH: Final = "scratch"
 
 Outside = Mapping[str, object]
 """What the board gave, by name."""
@@ -28,6 +31,8 @@ def outside_of(hca: Hca) -> Outside:
         "info": hca.info,
         "trace": hca.trace,
         "memory_limit": hca.budget.ask,
+        "through": hca.through,
+        "native": hca.native,
     }
 
 
@@ -37,8 +42,9 @@ class _Writer(pickle.Pickler):
         self._names = {id(thing): name for name, thing in outside.items() if thing is not None}
 
     def persistent_id(self, obj: object) -> str | None:
-        """Name what is the board's."""
-        return self._names.get(id(obj))
+        """Name what is the board's, and what is no state."""
+        name = self._names.get(id(obj))
+        return SCRATCH if name is None and isinstance(obj, Scratch) else name
 
 
 class _Reader(pickle.Unpickler):
@@ -48,7 +54,7 @@ class _Reader(pickle.Unpickler):
 
     def persistent_load(self, pid: str) -> object:
         """Take what is the board's from this board."""
-        return self._outside[pid]
+        return None if pid == SCRATCH else self._outside[pid]
 
 
 def dump(state: object, outside: Outside) -> bytes:
@@ -89,7 +95,7 @@ def differences(one: object, other: object, skip: frozenset[str] = frozenset()) 
         partners[id(a)] = id(b)
         mine, theirs = dict(parts(a)), dict(parts(b))
         for name in mine.keys() | theirs.keys():
-            if name in skip:
+            if name in skip or isinstance(mine.get(name), Scratch) or isinstance(theirs.get(name), Scratch):
                 continue
             if name not in mine or name not in theirs:
                 found.append(f"{path}{name}: only in the {'first' if name in mine else 'second'}")

@@ -27,6 +27,13 @@ U64 = Annotated[int, CType("uint64_t", "Q")]
 
 T = TypeVar("T")
 
+
+class Scratch:
+    """What an engine keeps with an object to be faster; no state: a snapshot has None in its place."""
+
+    __slots__ = ()
+
+
 BLOCKS: Final[dict[str, type]] = {}
 """All declared blocks by the name of their class."""
 

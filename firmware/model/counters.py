@@ -52,6 +52,8 @@ class Count(Name):
 
     TX_PACKETS = "tx_packets", "Packets that connected queue pairs sent."
     TX_BYTES = "tx_bytes", "Bytes of payload that connected queue pairs sent."
+    TRAINS = "trains", "Runs of messages to another card of the process that the engine in C executed at once."
+    TRAIN_MESSAGES = "train_messages", "Messages in them."
     TX_UD_PACKETS = "tx_ud_packets", "Datagrams sent."
     TX_UD_BYTES = "tx_ud_bytes", "Bytes of payload in datagrams sent, without GRH."
     TX_DROP_PORT_INACTIVE = (

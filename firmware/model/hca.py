@@ -58,6 +58,9 @@ class Hca:
         self.ports: Mapping[int, Port] = self.chip.ports
         self.memory: Memory = hardware.memory
         self.trace = hardware.trace
+        self.through = hardware.through
+        # What the engine in C knows of this card, if there is one: :class:`firmware.native.cards.NativeCard`.
+        self.native: Any = None
         # All of them, from the start: a plain dictionary is the fastest to count in.
         self.count: dict[Count, int] = dict.fromkeys(Count, 0)
         self.count_of: Tally[CountOf] = Tally()

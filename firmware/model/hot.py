@@ -43,6 +43,8 @@ class QpBlock(HcaObject):
     min_rnr_nak: U8 = 0
     cq_lost: Flag = False
     exempt_from_pd: Flag = False
+    # How many rows of the life cycle it has been through.
+    transitions: U32 = 0
     last_wqe_reported: Flag = False
     user_index: U32 = ANY_USER_INDEX
 

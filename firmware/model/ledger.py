@@ -39,7 +39,7 @@ T = TypeVar("T", bound=HcaObject)
 class Table(Generic[T]):
     """Numbers `first` .. `first + capacity - 1`; freed numbers are reused last, so a stale use shows as unknown."""
 
-    __slots__ = ("_free", "_items", "_next", "_reused", "budget", "capacity", "created", "first", "kind")
+    __slots__ = ("_free", "_items", "_next", "_reused", "budget", "capacity", "changes", "created", "first", "kind")
 
     def __init__(self, kind: str, first: int, capacity: int, budget: Budget) -> None:
         self.kind = kind
@@ -47,6 +47,8 @@ class Table(Generic[T]):
         self.first = first
         self.capacity = capacity
         self.created = 0
+        # Objects that came and went.
+        self.changes = 0
         self._items: dict[int, T] = {}
         self._next = first
         # Freed numbers, oldest first, from `_reused` on: a million of them must not cost more than their bytes.
@@ -69,6 +71,7 @@ class Table(Generic[T]):
         obj.handle = handle
         self._items[handle] = obj
         self.created += 1
+        self.changes += 1
         return handle
 
     def get(self, handle: int) -> T | None:
@@ -78,6 +81,7 @@ class Table(Generic[T]):
     def remove(self, obj: T) -> None:
         """Take `obj` out; its number may be given out again once all fresh ones are used."""
         del self._items[obj.handle]
+        self.changes += 1
         self._free.append(obj.handle)
         self.budget.give(obj.charged)
 

@@ -6,7 +6,7 @@ They live in the tables of the ledger (:mod:`firmware.model.ledger`) under their
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from firmware.model.counters import QCount
 from firmware.model.graveyard import Grave
@@ -167,6 +167,13 @@ class Mkey(MkeyBlock):
     memic: Memic | None = None
     # Of a KLM list: how it is walked (:mod:`firmware.entries`).
     plan: object = None
+
+    # Counts what has changed in any key of any card: whoever keeps a copy of keys looks at it.
+    changes: ClassVar[int] = 0
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        Mkey.changes += 1
 
     def translation_changed(self) -> None:
         """Forget what was found out about page lists, start, length and page size; of a KLM list, a new one tells."""

@@ -18,6 +18,11 @@ class Port(Protocol):
         ...
 
     @property
+    def version(self) -> int:
+        """Another number whenever LIDs, P_Keys, GIDs, MTU or state may have changed."""
+        ...
+
+    @property
     def guid(self) -> int:
         """Port GUID."""
         ...

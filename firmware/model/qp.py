@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from firmware.model.block import Scratch
 from firmware.model.counters import QCount
 from firmware.model.graveyard import Grave
 from firmware.model.hot import QpBlock, RequesterBlock, ResponderBlock
@@ -150,7 +151,20 @@ class Responder(ResponderBlock):
     held: list[tuple[int, Packet]] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
+class Shared(Scratch):
+    """How two engines share the work of a queue pair: Python has `taken` work requests since the last train.
+
+    At `most` of them it takes no more before those under way are complete, and then a train has its try.
+    """
+
+    __slots__ = ("most", "taken")
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.most = 1
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Qp(QpBlock):
     """One queue pair; `handle` is the QPN, `context` what CREATE and the transitions set, as QUERY_QP returns it."""
 
@@ -168,6 +182,8 @@ class Qp(QpBlock):
     backlog: deque[Packet] | None = None
     # Requests for missing pages that this queue pair waits for.
     page_requests: list[PageRequest] = field(default_factory=list)
+    # What the engine in C knows of this connection.
+    conversation: Shared | None = None
     # Why the last transition was refused, for the trace and the command's syndrome.
     refusal: str = ""
 
@@ -178,6 +194,7 @@ class Qp(QpBlock):
         """See :class:`firmware.model.objects.HcaObject`."""
         requester = self.requester
         requester.ack_timer = requester.rnr_timer = None
+        self.conversation = None
         for wanted in self.page_requests:
             wanted.waiter = None
         return requester.pending, self.responder.resources, self.responder.replies

@@ -1,13 +1,24 @@
 """A queue in host memory, whose pages may lie anywhere."""
 
+from typing import NamedTuple
+
 from firmware.model.pages import Entries, contiguous, page_at
 from vhca.hw.memory import Memory
+
+
+class Place(NamedTuple):
+    """A place in a queue: the bus address if all is contiguous (else -1); offset in the pages of a packed list."""
+
+    addr: int
+    offset: int
+    pages: Entries
+    log_page: int
 
 
 class QueueBuffer:
     """A queue in host memory, given as a packed page list: offsets in bytes from the queue's start."""
 
-    __slots__ = ("_linear", "_log_page", "_offset", "_pages", "size_bytes")
+    __slots__ = ("__weakref__", "_linear", "_log_page", "_offset", "_pages", "size_bytes")
 
     def __init__(self, pages: Entries, log_page_bytes: int, offset_bytes: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -33,6 +44,10 @@ class QueueBuffer:
     def linear_at(self, offset: int) -> int:
         """Bus address of the byte at `offset` if all behind it is contiguous, else -1."""
         return self._linear + offset if self._linear >= 0 else -1
+
+    def place(self, offset: int) -> "Place":
+        """Where the bytes from `offset` on are."""
+        return Place(self.linear_at(offset), self._offset + offset, self._pages, self._log_page)
 
     def addr(self, offset: int) -> int:
         """Bus address of a byte; 64 aligned bytes never straddle pages, so it holds for all of them."""

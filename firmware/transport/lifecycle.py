@@ -385,6 +385,7 @@ def reset(hca: Hca, qp: Qp) -> None:
 
 
 def _carry_out(hca: Hca, qp: Qp, row: Transition, why: str) -> None:
+    qp.transitions = qp.transitions + 1 & 0xFFFFFFFF
     for step in row.before:
         step(hca, qp)
     if hca.trace is not None and row.target != row.source:

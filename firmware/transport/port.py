@@ -144,6 +144,11 @@ def _permissive_source(mad: bytes) -> bool:
     return len(mad) >= 36 and mad[1] == 0x81 and mad[32] == 0xFF and mad[33] == 0xFF
 
 
+def way_back(route: Route) -> Route:
+    """The route of what comes back to the sender, as far as the fabric looks at it."""
+    return Route(route.slid, route.dlid, route.sl)
+
+
 # What arrives
 
 

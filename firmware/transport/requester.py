@@ -26,7 +26,8 @@ from firmware.model.rings import SendQueue
 from firmware.model.segment import BURST_COST_BYTES, LOG_PACKET_COST, packet_count
 from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.model.timers import Timer, TimerKind
-from firmware.transport import account, completion, dc, page_waits, umr
+from firmware.native.declarations import Stop
+from firmware.transport import account, completion, cut_through, dc, page_waits, umr
 from firmware.transport.lifecycle import enter_send_error
 from firmware.transport.port import LOOPBACK, WIRE, discard, egress, pkey_at, route_over
 from firmware.transport.retire import retire
@@ -60,6 +61,13 @@ def run(hca: Hca, qp: Qp) -> None:
     requester = qp.requester
     if sq is None or qp.state != RTS or requester.rnr_waiting:
         return
+    if qp.service == ST_RC and not requester.pending and hca.native is not None:
+        stop = cut_through.run(hca, qp)
+        if stop == Stop.EMPTY:
+            return
+        if stop == Stop.BUDGET:
+            hca.turns.add(turns.SEND, qp)
+            return
     try:
         sq.refresh(hca.memory)
         _look_up_path(hca, qp, requester)
@@ -110,6 +118,13 @@ def _drain(hca: Hca, qp: Qp, requester: Requester, sq: SendQueue) -> None:
         elif len(pending) >= MAX_PENDING or (pending and budget_of_card.used >= budget_of_card.limit):
             return
         else:
+            shared = qp.conversation
+            if shared is not None:
+                if shared.taken >= shared.most:
+                    if not pending:
+                        hca.turns.add(turns.SEND, qp)
+                    return
+                shared.taken += 1
             fetched = _fetch(hca, qp, sq)
             if fetched is None:
                 return

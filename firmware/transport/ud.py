@@ -16,12 +16,14 @@ from firmware.model.multicast import MulticastGroup
 from firmware.model.objects import Waiter
 from firmware.model.port import Port
 from firmware.model.psn import PSN_MASK
-from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, Qp, Responder
-from firmware.model.rings import RecvWqe
+from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, ST_UD, Qp, Responder
+from firmware.model.rings import RecvWqe, SendQueue
 from firmware.model.send_wqe import LOCAL, SendWqe
+from firmware.native.declarations import Stop
 from firmware.programs import PRIVILEGED_QKEY
 from firmware.queues import take_receive
 from firmware.transport import account, completion, page_waits
+from firmware.transport.cut_through import run_datagrams
 from firmware.transport.lifecycle import enter_error, enter_send_error
 from firmware.transport.port import (
     datagram_route,
@@ -43,6 +45,9 @@ from vhca.wire.mad import QP1_QKEY
 from vhca.wire.packet import DEFAULT_PKEY, SEND, UD, Packet
 
 GRH_BYTES: Final = 40
+# Where a WQE's address vector begins and ends.
+UNIT: Final = 16
+VECTOR_END: Final = UNIT + DatagramSegment.SIZE
 MULTICAST_QPN: Final = 0xFFFFFF
 SEND_BUDGET: Final = 64
 # Copies of multicast datagrams that one step makes, and datagrams that may wait for theirs.
@@ -61,8 +66,19 @@ def run(hca: Hca, qp: Qp) -> None:
         return
     try:
         waiting = sq.refresh(hca.memory)
+        budget = SEND_BUDGET
+        if waiting and qp.service == ST_UD and hca.native is not None:
+            stop = _try_train(hca, qp, sq)
+            if stop == Stop.EMPTY:
+                return
+            if stop == Stop.BUDGET:
+                hca.turns.add(turns.SEND, qp)
+                return
+            waiting = sq.producer - sq.consumer
+            if qp.conversation is not None:
+                budget = min(budget, qp.conversation.most)
         most = hca.pieces + STEP_PIECES
-        for _ in range(SEND_BUDGET):
+        for _ in range(budget):
             if not waiting:
                 return
             if hca.pieces > most:
@@ -92,6 +108,12 @@ def run(hca: Hca, qp: Qp) -> None:
         return
     if waiting:
         hca.turns.add(turns.SEND, qp)
+
+
+def _try_train(hca: Hca, qp: Qp, sq: SendQueue) -> Stop:
+    """Let the engine in C send what goes where the next datagram goes."""
+    vector = sq.read_blocks(hca.memory, sq.consumer, 1)[UNIT:VECTOR_END]
+    return run_datagrams(hca, qp, vector, lambda: _packet(hca, qp, vector, b"", False, None))
 
 
 def _fail(hca: Hca, qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: str) -> None:
@@ -143,7 +165,7 @@ def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
     except AccessError as error:
         _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, str(error))
         return False
-    packet = _packet(hca, qp, wqe, payload)
+    packet = _packet(hca, qp, wqe.raw, payload, wqe.solicited, wqe.immediate)
     if packet is None:
         _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_QP_OPERATION, "the address vector is not an extended one")
         return False
@@ -156,16 +178,16 @@ def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
     return True
 
 
-def _packet(hca: Hca, qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
+def _packet(hca: Hca, qp: Qp, vector: bytes, payload: bytes, solicited: bool, immediate: int | None) -> Packet | None:
     """The packet that an address vector asks for; None if the vector is malformed."""
-    q_key, dqpn = _target(wqe.raw)
+    q_key, dqpn = _target(vector)
     port = hca.ports[qp.port]
     source_qp = qp.handle
     if qp.service == ST_QP0:
-        route = management_route(port, wqe.raw, payload)
+        route = management_route(port, vector, payload)
         pkey, q_key, source_qp = DEFAULT_PKEY, 0, 0
     else:
-        route = datagram_route(port, wqe.raw)
+        route = datagram_route(port, vector)
         pkey = pkey_at(port, qp.pkey_index)
         if qp.service == ST_QP1:
             source_qp = 1
@@ -185,8 +207,8 @@ def _packet(hca: Hca, qp: Qp, wqe: SendWqe, payload: bytes) -> Packet | None:
         payload=payload,
         mtu=qp.requester.mtu,
         pkey=pkey,
-        solicited=wqe.solicited,
-        immediate=wqe.immediate,
+        solicited=solicited,
+        immediate=immediate,
         qkey=q_key,
         src_qp=source_qp,
     )

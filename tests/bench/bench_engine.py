@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 
 from firmware.model.counters import Count
+from firmware.native.library import loaded
 from firmware.transport import engine
 from tests.scenario.world import RTS, World, pair
 from vhca.hw.effects import DmaWrite, Effect, EntryWrite, Transmit
@@ -76,12 +77,15 @@ class Result:
 class Engine:
     """Two connected queue pairs, driven with as little harness as possible."""
 
-    def __init__(self, size: int, opcode: int) -> None:
+    def __init__(self, size: int, opcode: int, trains: bool) -> None:
+        self.trains = trains
         self.world, self.a, self.b = pair(world=World(4 << 20), mtu=5)
         for card in (self.world.a, self.world.b):
             card.hca.memory = MappedMemory(card.memory.data, card.memory.base)
             card.hca.trace = None
         self.size = size
+        if trains:
+            self.world.lay_rails()
         a, b = self.a, self.b
         self.local, self.remote = local, remote = a.card.alloc(max(size, 1)), b.card.alloc(max(size, 1))
         self.source, self.target = (a, b) if opcode == WqeOpcode.RDMA_WRITE else (b, a)
@@ -157,6 +161,7 @@ class Engine:
         packets = max(1, -(-self.size // 4096))
         assert requester.una - FIRST_PSN == self.posted * packets, "messages are missing"
         assert not requester.pending
+        assert (a.card.hca.count[Count.TRAIN_MESSAGES] == self.posted) is self.trains, "the other engine was timed"
         assert a.send_cq.cq.producer == self.posted // BATCH, "completions are missing"
         assert not a.card.hca.count[Count.RETRANSMITS]
         where = self.remote if self.target is b else self.local
@@ -174,9 +179,9 @@ class Engine:
         return packets
 
 
-def measure(name: str, size: int, opcode: int, seconds: float) -> Result:
+def measure(name: str, size: int, opcode: int, seconds: float, trains: bool) -> Result:
     """Best of several runs, posting not counted."""
-    bench = Engine(size, opcode)
+    bench = Engine(size, opcode, trains)
     best = float("inf")
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -227,13 +232,14 @@ def main() -> None:
     global BATCH
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true", help="profile 64-byte writes instead")
+    parser.add_argument("--trains", action="store_true", help="with --profile: the engine in C")
     parser.add_argument("--seconds", type=float, default=0.5, help="time per case")
     parser.add_argument("--batch", type=int, default=BATCH, help="messages per doorbell, the last one signalled")
     args = parser.parse_args()
     BATCH = args.batch
     print(f"{BATCH} messages per doorbell, one acknowledgement and one completion for them; processor time")
     if args.profile:
-        bench = Engine(64, WqeOpcode.RDMA_WRITE)
+        bench = Engine(64, WqeOpcode.RDMA_WRITE, args.trains)
         profile = cProfile.Profile()
         for _ in range(500):
             bench.post_batch()
@@ -243,10 +249,15 @@ def main() -> None:
         bench.verify()
         pstats.Stats(profile).sort_stats("tottime").print_stats(30)
         return
-    for size in (0, 64, 4096, 65536, 262144):
-        print(measure("WRITE", size, WqeOpcode.RDMA_WRITE, args.seconds).show())
-    for size in (64, 65536):
-        print(measure("READ", size, WqeOpcode.RDMA_READ, args.seconds).show())
+    for trains in (False, True):
+        if trains and not loaded().there:
+            print(f"no engine in C: {loaded().reason}")
+            return
+        print("the engine in C" if trains else "the engine in Python")
+        for size in (0, 64, 4096, 65536, 262144):
+            print(measure("WRITE", size, WqeOpcode.RDMA_WRITE, args.seconds, trains).show())
+        for size in (64, 65536):
+            print(measure("READ", size, WqeOpcode.RDMA_READ, args.seconds, trains).show())
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ class Totals:
     commands: int = 0
     refused: int = 0
     packets: int = 0
+    trains: int = 0
     most_effects: int = 0
     effects: int = 0
     longest_s: float = 0.0
@@ -79,6 +80,8 @@ def play(seed: str, steps: list[int], totals: Totals | None = None) -> Failure |
     if Random(f"{seed}/cut").random() < 0.3:
         # A cable on which packets are seen one by one.
         world.spoil = split
+    # The others know the engine in Python only.
+    world.rails = Random(f"{seed}/rails").random() < 0.6
     done: list[int] = []
     name = ""
     try:
@@ -137,6 +140,7 @@ def _end(world: World) -> None:
 def _add(totals: Totals, world: World) -> None:
     totals.episodes += 1
     totals.packets += world.packets
+    totals.trains += world.trains
     for host in world.hosts:
         totals.commands += host.answers
         totals.refused += host.refused
@@ -199,7 +203,8 @@ def main() -> int:
         failure = failure and thin_out(failure)
     print(
         f"{totals.episodes} episodes, {totals.steps} moves, {totals.commands} commands ({totals.refused} refused), "
-        f"{totals.packets} packets, {totals.effects} effects (at most {totals.most_effects} in one step); "
+        f"{totals.packets} packets, {totals.trains} trains, "
+        f"{totals.effects} effects (at most {totals.most_effects} in one step); "
         f"longest move {totals.longest_s * 1000:.0f} ms ({totals.longest_move})"
     )
     for name, count in sorted(totals.counters.items()):

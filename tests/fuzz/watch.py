@@ -7,12 +7,13 @@ secret that no packet may carry.
 
 from __future__ import annotations
 
+import ctypes
 import traceback
 from collections.abc import Callable, Hashable, Iterable
 
 from vhca.chip.board import Board
 from vhca.hw.effects import CommandDone, Effects, Loopback, RaiseIrq, Transmit
-from vhca.hw.memory import DmaError
+from vhca.hw.memory import DmaError, Span
 
 BASE = 0x10_0000
 # One step of the firmware does no more than this.
@@ -39,6 +40,7 @@ class WatchedMemory:
         self._stale = True
         self.everything = False
         self.stores: list[int] = []
+        self._before = b""
 
     # ---- the host's side ----
 
@@ -86,6 +88,32 @@ class WatchedMemory:
                         self._writable[start:end] = b"\1" * (end - start)
             self._stale = False
         return self._readable, self._writable
+
+    # ---- trains, which reach memory by address ----
+
+    generation = 0
+
+    def spans(self) -> list[Span]:
+        return [Span(BASE, BASE + self.size, ctypes.addressof(ctypes.c_char.from_buffer(self.data)))]
+
+    def remember(self) -> None:
+        """A train may begin."""
+        self._before = bytes(self.data)
+
+    def compare(self, foreign: bytes) -> None:
+        """A train is over: what it stored lies in what was handed out, and does not hold what nobody handed out."""
+        if self.data == self._before or self.everything:
+            return
+        writable = self._maps()[1]
+        start = writable.find(0)
+        while start >= 0:
+            end = writable.find(1, start)
+            end = self.size if end < 0 else end
+            if self.data[start:end] != self._before[start:end]:
+                raise Violation(f"a train wrote between {start + BASE:#x} and {end + BASE:#x}: not handed to the card")
+            start = writable.find(0, end)
+        if foreign in self.data:
+            raise Violation("a train read what nobody handed to the card")
 
     # ---- the card's side ----
 

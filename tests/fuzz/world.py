@@ -9,6 +9,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 
 from firmware import boot
 from firmware.model.block import BLOCKS, image
@@ -24,7 +25,7 @@ from vhca.wire import mad as madwire
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import DeliveryStatus, Op, Status
 from vhca.wire.mad import Smp
-from vhca.wire.packet import Packet
+from vhca.wire.packet import Packet, Route
 from vhca.wire.smp import PORT_INFO, PortInfo
 
 PAGE = 4096
@@ -301,6 +302,27 @@ def _reason(trace: str) -> str:
     return trace.strip().rpartition("\n")[2]
 
 
+class _Rails:
+    """The way of trains: open while nothing is on the cable and nothing is done to packets."""
+
+    def __init__(self, world: World, host: Host) -> None:
+        self._world = world
+        self._host = host
+
+    def is_open(self, mtu: int) -> bool:
+        world = self._world
+        if not world.rails or world.spoil is not None or world.wire or not self._host.link:
+            return False
+        for host in world.hosts:
+            host.memory.remember()
+        return True
+
+    def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
+        self._world.trains += 1
+        for host in self._world.hosts:
+            host.memory.compare(host.other.memory.secret)
+
+
 class _Cable:
     full = False
 
@@ -310,6 +332,10 @@ class _Cable:
 
     def send(self, packet: Packet) -> None:
         self._world.send(self._host, packet)
+
+    def through(self, route: Route, back: Route) -> tuple[_Rails, SimpleNamespace] | None:
+        other = self._host.other
+        return (_Rails(self._world, other), SimpleNamespace(card=other.board)) if route.dlid == other.lid else None
 
     def set_enabled(self, enabled: bool) -> None:
         """A driver that switches its link off (PAOS) sees it go and come."""
@@ -328,6 +354,9 @@ class World:
         self.spoil: Callable[[Packet], list[Packet]] | None = None
         self.last: deque[Packet] = deque(maxlen=64)
         self.packets = 0
+        # Whether trains may pass.
+        self.rails = False
+        self.trains = 0
         self.notes: list[str] = []
         self.a = Host(self, "a", 1)
         self.b = Host(self, "b", 2)

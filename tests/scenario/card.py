@@ -32,7 +32,7 @@ from vhca.hw.effects import (
     Transmit,
 )
 from vhca.hw.events import CommandPosted, Event, LinkChange, PacketIn
-from vhca.hw.hardware import BoardInfo, TraceSink
+from vhca.hw.hardware import BoardInfo, Through, TraceSink
 from vhca.hw.memory import FlatMemory, Memory
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cmd.qp import DestroyQpIn
@@ -47,7 +47,7 @@ from vhca.wire.connectx.init_segment import (
 )
 from vhca.wire.connectx.mkey import AccessMode
 from vhca.wire.connectx.qpc import RqType, ServiceType
-from vhca.wire.packet import Packet
+from vhca.wire.packet import Packet, Route
 
 if TYPE_CHECKING:
     from tests.scenario.world import World
@@ -72,9 +72,13 @@ class Board:
     info: BoardInfo
     trace: TraceSink | None = None
     limit_bytes: int = 64 << 20
+    way: Callable[[Route], Through | None] = lambda route: None
 
     def memory_limit(self) -> int:
         return self.limit_bytes
+
+    def through(self, port: int, route: Route, back: Route) -> Through | None:
+        return self.way(route)
 
 
 class LazyMemory(FlatMemory):
@@ -126,7 +130,11 @@ class Card(Commands):
         device = DeviceMemory(info.device_memory_start, info.device_memory_bytes)
         self.device_memory = device.ram
         self.board = Board(
-            self.memory, device.ram, info, lambda what, details: self.traces.append((what, dict(details)))
+            self.memory,
+            device.ram,
+            info,
+            lambda what, details: self.traces.append((what, dict(details))),
+            way=lambda route: world.way(self, route),
         )
         self.firmware = boot.power_up(self.board)
         self.bar0 = Bar0(NoSegment(), info.first_free_uar, device, self.event)

@@ -180,11 +180,13 @@ class End:
         return self.post(opcode, segments + self.sge(local, 8), **more)
 
     def datagram(self, addr: int, size: int, lid: int, qpn: int, qkey: int = 0x1234, imm: int | None = None,
-                 grh: bytes | None = None, key: int | None = None, **more: int) -> int:  # fmt: skip
+                 grh: bytes | None = None, key: int | None = None, inline: bytes | None = None,
+                 **more: int) -> int:  # fmt: skip
         av = DatagramSegment(q_key=qkey, ext=1, dqpn=qpn, rlid=lid, grh=int(grh is not None), hop_limit=3,
                              rgid=grh or bytes(16)).to_bytes()  # fmt: skip
         opcode = WqeOpcode.SEND if imm is None else WqeOpcode.SEND_IMM
-        return self.post(opcode, av + (self.sge(addr, size, key) if size else b""), imm=imm or 0, **more)
+        data = inline if inline is not None else self.sge(addr, size, key) if size else b""
+        return self.post(opcode, av + data, imm=imm or 0, **more)
 
     def post_recv(
         self, addr: int = 0, size: int = 0, key: int | None = None, sges: Iterable[bytes] | None = None

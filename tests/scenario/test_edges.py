@@ -7,7 +7,7 @@ import pytest
 
 from firmware.model.counters import Count
 from firmware.model.qp import RTR, SQER
-from tests.scenario.tools import counted, inject
+from tests.scenario.tools import counted, inject, under_way
 from tests.scenario.world import ERR, RTS, ST_RC, ST_UC, ST_UD, CompletionQueue, End, World, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
@@ -183,6 +183,7 @@ def test_duplicate_of_an_atomic_under_another_operation_is_stale() -> None:
     assert b.peek(place, 8) == (1).to_bytes(8, "little")
 
 
+@under_way
 def test_global_route_is_checked_in_both_directions() -> None:
     world = World()
     a, b = End(world.a), End(world.b)
@@ -215,6 +216,7 @@ def test_first_packet_in_rtr_announces_the_connection() -> None:
     assert world.b.events() == [(0x02, b.qpn)]
 
 
+@under_way
 def test_key_that_is_invalidated_during_a_message_stops_it() -> None:
     world, a, b = pair()
     region = b.buffer(400_000)
@@ -293,6 +295,7 @@ def test_reordered_requests_still_arrive_once() -> None:
     assert [c.syndrome for c in a.send_cq.poll()] == [0] * 3
 
 
+@under_way
 def test_more_posted_than_a_step_takes_goes_on_in_the_next() -> None:
     world = World()
     cq = CompletionQueue(world.a, log_size=10)

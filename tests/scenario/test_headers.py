@@ -6,7 +6,7 @@ from firmware.model.counters import Count
 from firmware.model.qp import ERR, INIT, RST
 from firmware.transport.port import gids_match
 from tests.scenario.card import PKEYS
-from tests.scenario.tools import FIRST, counted, inject, lead
+from tests.scenario.tools import FIRST, counted, inject, lead, under_way
 from tests.scenario.world import ST_RC, ST_UC, ST_UD, End, World, pair
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, RC, SEND, UC, UD, WRITE, Grh
 
@@ -119,6 +119,7 @@ def test_a_connection_follows_a_new_prefix_of_its_port() -> None:
     assert world.a.hca.count[Count.RX_DROP_GID] == 0
 
 
+@under_way
 def test_answers_follow_a_new_prefix_too() -> None:
     world, a, b = routed_pair()
     own = b.card.port.gids[0]

@@ -11,7 +11,7 @@ from firmware.model.budget import ANSWER_BYTES, PACKET_BYTES, RESOURCE_BYTES, WO
 from firmware.model.counters import Count
 from firmware.transport import account, backlog
 from tests.scenario.test_pieces import Crumbs
-from tests.scenario.tools import use_up
+from tests.scenario.tools import under_way, use_up
 from tests.scenario.world import ST_UC, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.packet import WRITE, Packet, Route
@@ -104,6 +104,7 @@ def answers(world: World, a: End, b: End) -> int:
     return 2 * ANSWER_BYTES
 
 
+@under_way
 @pytest.mark.parametrize("waiting", [work_requests, answers])
 @pytest.mark.parametrize("op", [Op.QP_2RST, Op.QP_2ERR])
 def test_what_waits_is_given_back_with_its_queue_pair(waiting: Callable[[World, End, End], int], op: Op) -> None:

@@ -7,7 +7,7 @@ from firmware.transport.attributes import live_context
 from firmware.transport.completion import EVENT_ACCESS_ERROR, FLUSHED, SCATTER_32, SCATTER_64, inline_bytes
 from firmware.transport.replies import refuse
 from firmware.transport.requester import ASK_PACKETS, MAX_PENDING
-from tests.scenario.tools import FIRST, inject
+from tests.scenario.tools import FIRST, inject, under_way
 from tests.scenario.world import RTS, ST_RC, ST_UD, CompletionQueue, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome
@@ -79,6 +79,7 @@ def own_lids(world: World) -> None:
     world.a.manager.set_port(lid=8, lmc=2)
 
 
+@under_way
 @pytest.mark.parametrize(("bits", "slid"), [(0, 8), (1, 9), (3, 11), (7, 11)])
 def test_a_connection_sends_from_the_lid_that_its_path_bits_choose(bits: int, slid: int) -> None:
     world = World()
@@ -123,6 +124,7 @@ def test_a_datagram_s_completion_says_to_which_lid_it_came(dlid: int, bits: int)
     assert Cqe64.from_bytes(a.recv_cq.raw(0)).ml_path == bits
 
 
+@under_way
 def test_a_long_run_of_packets_asks_on_its_way() -> None:
     world, a, b = pair()
     half = ASK_PACKETS // 2
@@ -132,6 +134,7 @@ def test_a_long_run_of_packets_asks_on_its_way() -> None:
     assert [packet.ack_req for _, packet in world.queue] == [False, True, False, False, True, True]
 
 
+@under_way
 def test_no_packet_tells_of_congestion() -> None:
     world, a, b = pair()
     a.write(a.buffer(8), 8, b.buffer(8), b.card.key)
@@ -139,6 +142,7 @@ def test_no_packet_tells_of_congestion() -> None:
     assert (request.becn, request.fecn, request.migration, request.good) == (False, False, True, True)
 
 
+@under_way
 def test_local_work_does_not_hold_up_what_is_behind_it() -> None:
     world, a, b = pair()
     target = b.buffer(16)
@@ -223,6 +227,7 @@ def test_how_much_a_completion_holds(mode: int, cqe_bytes: int, room: int) -> No
     assert inline_bytes(mode, None) == (32 if mode == SCATTER_32 else 0)
 
 
+@under_way
 def test_responses_are_acknowledgements_without_credits() -> None:
     world, a, b = pair()
     a.read(a.buffer(2048), 2048, b.buffer(2048), b.card.key)

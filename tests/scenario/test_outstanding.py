@@ -6,7 +6,7 @@ from firmware.model.budget import WORK_REQUEST_BYTES
 from firmware.model.counters import Count, QCount
 from firmware.transport.requester import MAX_PENDING
 from tests.scenario.test_xrc import xrc
-from tests.scenario.tools import FIRST, inject, sent, stall
+from tests.scenario.tools import FIRST, inject, sent, stall, under_way
 from tests.scenario.world import RTS, ST_RC, End, World, pair
 from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.packet import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, FETCH_ADD, READ_REQUEST, READ_RESPONSE, XRC, Packet
@@ -36,6 +36,7 @@ def test_a_response_makes_room_for_one_read(log_limit: int) -> None:
     assert len(a.send_cq.poll()) == 3
 
 
+@under_way
 @pytest.mark.parametrize("log_limit", [0, 1])
 def test_reads_that_are_sent_again_keep_to_the_limit(log_limit: int) -> None:
     world, a, b = pair(log_sra_max=log_limit)
@@ -67,6 +68,7 @@ def test_a_response_that_comes_before_its_read_is_sent_again_makes_room_once() -
     assert len(a.send_cq.poll()) == 2
 
 
+@under_way
 def test_more_work_requests_than_may_be_under_way_go_on() -> None:
     world = World()
     a, b = End(world.a, log_sq=11), End(world.b)

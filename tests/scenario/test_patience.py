@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from firmware.model.counters import Count
-from tests.scenario.tools import FIRST, inject, lose, sent, stall
+from tests.scenario.tools import FIRST, inject, lose, sent, stall, under_way
 from tests.scenario.world import ERR, RTS, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cqe import CqeSyndrome
@@ -221,6 +221,7 @@ def test_the_answer_to_an_atomic_is_none_to_a_read() -> None:
     assert a.send_cq.poll() == []
 
 
+@under_way
 @pytest.mark.parametrize("fence", [2, 3, 4])
 def test_every_fence_that_is_one_waits(fence: int) -> None:
     world, a, b = pair()
@@ -233,6 +234,7 @@ def test_every_fence_that_is_one_waits(fence: int) -> None:
     assert b.peek(target, 5) == b"fresh"
 
 
+@under_way
 @pytest.mark.parametrize("fence", [0, 1])
 def test_without_a_fence_nothing_waits(fence: int) -> None:
     world, a, b = pair()

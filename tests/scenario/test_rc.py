@@ -3,7 +3,7 @@
 import pytest
 
 from firmware.transport.attributes import live_context
-from tests.scenario.tools import lose
+from tests.scenario.tools import lose, under_way
 from tests.scenario.world import End, SharedQueue, World, pair
 from tests.support.content import some_bytes
 from vhca.wire.connectx.cmd import Op
@@ -69,6 +69,7 @@ def test_queue_of_mixed_sizes_completes_in_order() -> None:
     assert [c.counter for c in a.send_cq.poll()] == [index for index in range(40) if index % 3 == 0]
 
 
+@under_way
 def test_one_acknowledgement_covers_a_drain() -> None:
     world, a, b = pair()
     source, target = a.buffer(64), b.buffer(64)
@@ -118,6 +119,7 @@ def test_write_with_immediate_consumes_a_receive_and_reports_the_length() -> Non
     assert b.peek(target, 5000) == b"w" * 5000
 
 
+@under_way
 def test_payload_comes_before_its_completion() -> None:
     world, a, b = pair()
     b.recv_cq.arm()
@@ -150,6 +152,7 @@ def test_atomics_return_the_old_value_in_host_order_and_are_not_repeated() -> No
     assert [c.syndrome for c in a.send_cq.poll()] == [0] * 4
 
 
+@under_way
 def test_reads_outstanding_are_limited() -> None:
     world, a, b = pair(log_sra_max=1)
     source, target = b.buffer(64), a.buffer(64)
@@ -161,6 +164,7 @@ def test_reads_outstanding_are_limited() -> None:
     assert [c.syndrome for c in a.send_cq.poll()] == [0] * 5
 
 
+@under_way
 def test_fence_waits_for_the_read_and_sends_what_it_brought() -> None:
     world, a, b = pair()
     source, middle, target = b.buffer(b"fresh data!"), a.buffer(b"stale data!"), b.buffer(11)

@@ -5,7 +5,7 @@ import pytest
 from firmware.model.counters import Count
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE
 from tests.packets import packet_of
-from tests.scenario.tools import counter_set
+from tests.scenario.tools import counter_set, under_way
 from tests.scenario.world import ALL_RIGHTS, ERR, RTS, ST_RC, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeOpcode, CqeSyndrome
@@ -89,6 +89,7 @@ def test_misaligned_atomic_is_an_invalid_request() -> None:
     assert [c.syndrome for c in a.send_cq.poll()] == [CqeSyndrome.REMOTE_INVAL_REQ_ERR]
 
 
+@under_way
 def test_local_protection_error_waits_for_its_turn() -> None:
     world, a, b = pair()
     target = b.buffer(8)

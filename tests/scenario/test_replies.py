@@ -6,7 +6,7 @@ from firmware.model.budget import ANSWER_BYTES
 from firmware.model.counters import Count
 from firmware.model.segment import BURST_BYTES
 from firmware.transport.replies import AT_ONCE_BYTES, READ_BUDGET
-from tests.scenario.tools import FIRST, Steps, inject, large_region, sent, stall
+from tests.scenario.tools import FIRST, Steps, inject, large_region, sent, stall, under_way
 from tests.scenario.world import ERR, RTS, ST_RC, End, World, pair
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
@@ -350,6 +350,7 @@ def test_a_long_answer_waits_for_its_turn_and_a_short_one_does_not() -> None:
     assert sent(world, "READ_RESP") == 1 + 8 * (1 << 20) // BURST_BYTES
 
 
+@under_way
 def test_responses_in_parts_say_which_is_the_first_and_which_the_last() -> None:
     world, a, b = pair(world=World(16 << 20))
     size = 3 * BURST_BYTES

@@ -15,7 +15,7 @@ from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.packet import Packet
 
 # Statistics of the host's process, and what a step leaves behind.
-SKIP = frozenset({".out"})
+SKIP = frozenset({".out", ".through"})
 
 
 class Snapshot:

@@ -7,6 +7,7 @@ from firmware.model.qp import RTS, SQER, STATE_NAMES
 from firmware.transport import ud
 from firmware.transport.completion import FLUSH_BUDGET
 from firmware.transport.teardown import FLUSH_EFFECTS, FLUSH_PERIOD_NS
+from tests.scenario.tools import under_way
 from tests.scenario.world import ERR, ST_UC, ST_UD, Card, CompletionQueue, End, World, pair
 from vhca.hw.effects import EntryWrite
 from vhca.wire.connectx.cmd import Op
@@ -292,6 +293,7 @@ def test_a_send_queue_that_cannot_be_read_is_not_flushed_again_and_again() -> No
     assert a.card.hca.count[Count.DMA_READ_ERRORS] == 1
 
 
+@under_way
 def test_what_was_walked_before_a_step_is_not_charged_to_it() -> None:
     world, a, b = pair()
     # Past the door: a count that runs freely, as after months.

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.scenario.tools import under_way
 from tests.scenario.world import ST_RC, ST_UC, World, pair
 from vhca.wire.burst import decode_burst, encode_burst
 from vhca.wire.connectx.wqe import WqeOpcode
@@ -34,6 +35,7 @@ def conversation(service: int, cable: bool) -> tuple[list[tuple[int, int]], byte
     return done, bytes(a.card.memory.data), bytes(b.card.memory.data), list(world.ladder)
 
 
+@under_way
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
 def test_cards_in_two_processes_would_not_notice(service: int) -> None:
     inside = conversation(service, cable=False)

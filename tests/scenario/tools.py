@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+import pytest
+
 from firmware.model.budget import OBJECT_BYTES
 from firmware.model.counters import Count, CountOf
 from firmware.model.objects import MODE_MTT
@@ -15,6 +17,9 @@ from vhca.wire.connectx.eqe import EventType
 from vhca.wire.packet import Packet
 
 MOST_OCTWORDS = 1 << 21
+# Of a scenario that looks at packets on the cable, or at steps, of messages that a train would have taken.
+under_way = pytest.mark.under_way
+
 # The PSN that both directions of a connection start with (see world.End).
 FIRST = 0xFFFFF0
 

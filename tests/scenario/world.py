@@ -17,8 +17,10 @@ from firmware.model.qp import ERR, INIT, RTR, RTS, ST_QP0, ST_QP1, ST_RC, ST_REG
 from tests.scenario.card import BASE, Card, rights_fields
 from tests.scenario.end import End
 from tests.scenario.queues import Completion, CompletionQueue, SharedQueue, data, packed_klms
+from vhca.hw.effects import Effects
+from vhca.hw.hardware import Firmware, Through
 from vhca.wire.connectx.wqe import XrcSegment
-from vhca.wire.packet import Packet
+from vhca.wire.packet import Packet, Route
 
 ALL_RIGHTS = LOCAL_READ | LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC
 FOREVER_NS = 20_000_000_000
@@ -40,16 +42,55 @@ def describe(packet: Packet) -> str:
 Fault = Callable[[Packet], "list[Packet]"]
 
 
+class Rails:
+    """The way of trains to `card`; see :class:`vhca.hw.hardware.Through`."""
+
+    port = 1
+
+    def __init__(self, world: World, card: Card) -> None:
+        self._world = world
+        self._card = card
+
+    @property
+    def firmware(self) -> Firmware:
+        return self._card.firmware
+
+    def is_open(self, mtu: int) -> bool:
+        world = self._world
+        return world.rails and world.fault is None and not world.queue
+
+    def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
+        self._world.trains.append((sent, sent_words, back, back_words))
+
+    def step(self, run: Callable[[Effects], None]) -> None:
+        self._card.step(run)
+
+
 class World:
     """Two cards `a` and `b`; packets wait on the wire until :meth:`run` delivers them in order."""
+
+    # Whether trains may pass from the beginning.
+    rails_by_default = False
 
     def __init__(self, memory_bytes: int = 8 << 20) -> None:
         self.now_ns = 1_000
         self.ladder: list[str] = []
         self.queue: deque[tuple[Card, Packet]] = deque()
         self.fault: Fault | None = None
+        self.rails = self.rails_by_default
+        # Packets and words, there and back, of each train.
+        self.trains: list[tuple[int, int, int, int]] = []
         self.a = Card(self, "a", 1, memory_bytes)
         self.b = Card(self, "b", 2, memory_bytes)
+
+    def way(self, card: Card, route: Route) -> Through | None:
+        """The way for trains from `card`: none, unless :meth:`lay_rails` has laid one."""
+        other = self.other(card)
+        return Rails(self, other) if self.rails and route.dlid == other.port.lid else None
+
+    def lay_rails(self) -> None:
+        """Let trains pass the cable, where nothing is on it and nothing happens to packets; they are on no ladder."""
+        self.rails = True
 
     def other(self, card: Card) -> Card:
         return self.b if card is self.a else self.a

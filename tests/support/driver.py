@@ -31,6 +31,9 @@ class SentPackets:
     def set_enabled(self, enabled: bool) -> None:
         self.enabled = enabled
 
+    def through(self, *_: object) -> None:
+        return None
+
 
 def board_info(**changes: object) -> BoardInfo:
     info = BoardInfo(

@@ -33,11 +33,11 @@ from vhca.hw.effects import (
     Transmit,
 )
 from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, PacketIn, Reset
-from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, TraceSink
+from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Through, TraceSink
 from vhca.hw.memory import DmaError, Memory
 from vhca.sim.clock import Clock
 from vhca.wire.connectx.init_segment import HealthSyndrome, NicInterface
-from vhca.wire.packet import Packet
+from vhca.wire.packet import Packet, Route
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,24 @@ WAITING_ACCESSES: Final = 256
 MEMORY_LIMIT_BYTES: Final = 1 << 30
 
 
+class Passage(Protocol):
+    """What a cable knows of the way to another card; see :class:`vhca.hw.hardware.Through`."""
+
+    def is_open(self, mtu: int) -> bool:
+        """Tell whether nothing happens to packets on it."""
+        ...
+
+    def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
+        """Count packets and words, there and back."""
+        ...
+
+
+class Far(Protocol):
+    """The port at the other end: `card` is the board there, if it is one."""
+
+    card: object
+
+
 class Cable(Protocol):
     """Where a port's packets go."""
 
@@ -67,16 +85,47 @@ class Cable(Protocol):
         """Switch the transmitter at this end on or off."""
         ...
 
+    def through(self, route: Route, back: Route) -> tuple[Passage, Far] | None:
+        """The way by `route` to another card of this process, and back by `back`; None if there is none."""
+        ...
+
     @property
     def full(self) -> bool:
         """True while what was sent has not got far enough: the sender holds back."""
         ...
 
 
+class _Through:
+    """See :class:`vhca.hw.hardware.Through`."""
+
+    def __init__(self, passage: Passage, board: "Board", port: int) -> None:
+        self._passage = passage
+        self._board = board
+        self.port = port
+
+    @property
+    def firmware(self) -> Firmware:
+        """The program of the other board at this moment."""
+        return self._board.firmware
+
+    def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
+        """See :class:`vhca.hw.hardware.Through`."""
+        self._passage.passed(sent, sent_words, back, back_words)
+
+    def is_open(self, mtu: int) -> bool:
+        """Neither the fabric nor the other board is in the way."""
+        board = self._board
+        return not (board.dead or board.busy or board.full) and self._passage.is_open(mtu)
+
+    def step(self, run: Callable[[Effects], None]) -> None:
+        """See :class:`vhca.hw.hardware.Through`."""
+        self._board.step(run)
+
+
 class _Socket:
     """What the firmware gets to see of this board."""
 
-    __slots__ = ("device_memory", "info", "memory", "memory_limit", "trace")
+    __slots__ = ("device_memory", "info", "memory", "memory_limit", "through", "trace")
 
     def __init__(
         self,
@@ -85,8 +134,10 @@ class _Socket:
         info: BoardInfo,
         trace: TraceSink,
         memory_limit: Callable[[], int],
+        through: Callable[[int, Route, Route], Through | None],
     ) -> None:
         self.memory_limit = memory_limit
+        self.through = through
         self.memory = memory
         self.device_memory = device_memory
         self.info = info
@@ -137,7 +188,7 @@ class Board:
         self._device_memory = DeviceMemory(info.device_memory_start, info.device_memory_bytes)
         self.bar0 = Bar0(self.segment, info.first_free_uar, self._device_memory, self.event)
         self._image = image
-        self._socket = _Socket(memory, self._device_memory.ram, info, self._trace, memory_limit)
+        self._socket = _Socket(memory, self._device_memory.ram, info, self._trace, memory_limit, self._through)
         self._links: dict[int, bool] = {}
         self._busy = False
         self._turn_waits = False
@@ -268,6 +319,25 @@ class Board:
             self._busy = False
             if self.firmware.waiting():
                 self._ask_for_turn()
+
+    @property
+    def busy(self) -> bool:
+        """True while a step of the firmware is under way."""
+        return self._busy
+
+    def step(self, run: Callable[[Effects], None]) -> None:
+        """A step that the program of another board asks for, which works on both."""
+        self._step(run)
+
+    def _through(self, number: int, route: Route, back: Route) -> Through | None:
+        cable = self._cables.get(number)
+        found = cable.through(route, back) if cable is not None else None
+        if found is None:
+            return None
+        passage, far = found
+        board = far.card
+        # Cards have one port each.
+        return _Through(passage, board, 1) if isinstance(board, Board) and board is not self else None
 
     def _ask_for_turn(self) -> None:
         if not self._turn_waits:

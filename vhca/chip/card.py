@@ -14,7 +14,7 @@ from vhca.chip.board import Board, Cable
 from vhca.chip.counters import BoardCount
 from vhca.chip.rack_config import CardConfig
 from vhca.hw.hardware import BoardInfo, FirmwareImage
-from vhca.hw.memory import DmaError
+from vhca.hw.memory import DmaError, Span
 from vhca.pci import (
     Bar,
     ConfigSpace,
@@ -111,7 +111,7 @@ def pci_config(device_id: int) -> ConfigSpace:
 class DmaGate:
     """The card's way to guest memory: open only while the host has set bus master enable."""
 
-    __slots__ = ("_dma", "read", "write")
+    __slots__ = ("_dma", "_is_open", "read", "write")
 
     def __init__(self, dma: DmaTable) -> None:
         self._dma = dma
@@ -119,10 +119,20 @@ class DmaGate:
 
     def set_open(self, is_open: bool) -> None:
         """Let the card's reads and writes through, or refuse them."""
+        self._is_open = is_open
         self.read: Callable[[int, int], bytes] = self._dma.read if is_open else self._refuse_read
         self.write: Callable[[int, bytes | bytearray | memoryview], None] = (
             self._dma.write if is_open else self._refuse_write
         )
+
+    @property
+    def generation(self) -> int:
+        """See :class:`vhca.hw.memory.MappedMemory`."""
+        return self._dma.generation << 1 | self._is_open
+
+    def spans(self) -> list[Span]:
+        """See :class:`vhca.hw.memory.MappedMemory`."""
+        return self._dma.spans() if self._is_open else []
 
     def _refuse_read(self, addr: int, size: int) -> bytes:
         raise DmaError(f"read of {size} bytes at {addr:#x}: bus master enable is off")

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 
 from vhca.hw.effects import Effects
 from vhca.hw.events import Event
-from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Hardware, TraceSink
+from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Hardware, Through, TraceSink
 from vhca.hw.memory import Memory
+from vhca.wire.packet import Route
 
 Middleware = Callable[[str, FirmwareImage], FirmwareImage]
 """Name of a card and its image: the image that is booted instead."""
@@ -73,7 +74,7 @@ class MemoryTap:
 
 
 class _Wrapped:
-    """The hardware with another memory."""
+    """The hardware with another memory, and no way past the border."""
 
     def __init__(self, inner: Hardware, memory: Memory) -> None:
         self.memory = memory
@@ -81,6 +82,10 @@ class _Wrapped:
         self.info: BoardInfo = inner.info
         self.trace: TraceSink | None = inner.trace
         self.memory_limit: Callable[[], int] = inner.memory_limit
+
+    def through(self, port: int, route: Route, back: Route) -> Through | None:
+        """None: whoever taps a card wants to see what it does."""
+        return None
 
 
 class _TappedImage:
@@ -95,9 +100,8 @@ class _TappedImage:
         self._memory = memory
 
     def power_up(self, hardware: Hardware) -> Firmware:
-        if self._memory is not None:
-            hardware = _Wrapped(hardware, self._memory(hardware.memory))
-        firmware = self._inner.power_up(hardware)
+        memory = hardware.memory if self._memory is None else self._memory(hardware.memory)
+        firmware = self._inner.power_up(_Wrapped(hardware, memory))
         return firmware if self._program is None else self._program(firmware)
 
 

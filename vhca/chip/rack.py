@@ -120,6 +120,7 @@ class Rack:
             lambda: card.board.full,
         )
         port.set_enabled(False)
+        port.card = card.board
         card.board.looped = port.looped
         card.plug(1, port)
         return card

@@ -7,7 +7,8 @@ from vhca.counting import shown
 from vhca.fabric.counters import PortCount
 from vhca.fabric.link import Link, LinkEnd, Tap
 from vhca.fabric.port import SwitchPort
-from vhca.wire.packet import MANAGEMENT_VL, Packet
+from vhca.fabric.through import Way
+from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, Packet, Route
 
 
 class Listener(Protocol):
@@ -32,6 +33,8 @@ class FabricPort:
         self._receive: Callable[[Packet], None] | None = None
         self._link_changed: Callable[[bool], None] | None = None
         self._card_full: Callable[[], bool] | None = None
+        # Whose port this is, for whoever looks through the switch.
+        self.card: object = None
         self._end.attach(self, enabled=False)
 
     @property
@@ -108,6 +111,14 @@ class FabricPort:
     def arrival_taps(self) -> list[Tap]:
         """Who sees what arrives at the card."""
         return self._end.arrival_taps
+
+    def through(self, route: Route, back: Route) -> "tuple[Way, FabricPort] | None":
+        """The way by `route` through the switch to another card's port, and back; None if there is none."""
+        far = self.switch_port.switch.out_port(route.dlid) if 0 < route.dlid < MULTICAST_LID_FIRST else None
+        other = far.end.other.endpoint if far is not None and far.end is not None else None
+        if far is None or not isinstance(other, FabricPort) or other is self:
+            return None
+        return Way(self.switch_port, far, route, back), other
 
     def looped(self, packet: Packet) -> None:
         """A packet or burst that the card sends to itself: it is on no cable, but an analyser is told."""

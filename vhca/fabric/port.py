@@ -33,6 +33,10 @@ class Relay(Protocol):
         """A cable came or went."""
         ...
 
+    def out_port(self, dlid: int) -> "SwitchPort | None":
+        """Where the linear forwarding table sends packets for a unicast LID; None if nowhere."""
+        ...
+
 
 class SwitchPort:
     """One external port (1..n) or the management port (0)."""

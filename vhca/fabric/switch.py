@@ -104,6 +104,11 @@ class Switch(SwitchState):
         else:
             self._forward_unicast(port, packet, words)
 
+    def out_port(self, dlid: int) -> SwitchPort | None:
+        """See :class:`vhca.fabric.port.Relay`."""
+        number = self.lft[dlid] if dlid <= self.agent.info.linear_fdb_top else smpwire.NO_PORT
+        return self.ports[number] if number < len(self.ports) else None
+
     # Data
 
     def _forward_unicast(self, port: SwitchPort, packet: Packet, words: int) -> None:
@@ -124,11 +129,10 @@ class Switch(SwitchState):
         if not 0 < dlid < MULTICAST_LID_FIRST:
             self._relay_error(port, packet, Drop.BAD_LID)
             return None
-        number = self.lft[dlid] if dlid <= self.agent.info.linear_fdb_top else smpwire.NO_PORT
-        if number >= len(self.ports):
+        out = self.out_port(dlid)
+        if out is None:
             self._relay_error(port, packet, Drop.NO_ROUTE)
-            return None
-        return self.ports[number]
+        return out
 
     def _forward_multicast(self, port: SwitchPort, packet: Packet, words: int) -> None:
         mask = self.mft.get(packet.route.dlid, 0)

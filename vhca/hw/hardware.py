@@ -8,6 +8,7 @@ from vhca.hw.effects import Effects
 from vhca.hw.events import Event
 from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 from vhca.hw.memory import Memory
+from vhca.wire.packet import Route
 
 TraceSink = Callable[[str, Mapping[str, object]], None]
 
@@ -46,6 +47,33 @@ class BoardInfo:
     timer_khz: int = 1_000_000
 
 
+class Through(Protocol):
+    """A way to another card of this process on which nothing looks at packets, loses, delays or holds them back.
+
+    A program that knows the other one may work on both cards at once, as if packets had gone there and back in no time.
+    """
+
+    port: int
+    """The port of the other card, from 1 on."""
+
+    @property
+    def firmware(self) -> "Firmware":
+        """The program of the other card."""
+        ...
+
+    def is_open(self, mtu: int) -> bool:
+        """Tell whether that holds at this moment for packets of `mtu` bytes, in both directions."""
+        ...
+
+    def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
+        """Count packets, and words of 4 bytes from LRH to ICRC, that went there and that came back."""
+        ...
+
+    def step(self, run: Callable[[Effects], None]) -> None:
+        """Let the other program do something, and carry out its effects."""
+        ...
+
+
 class Hardware(Protocol):
     """What the firmware may use: guest memory, the card's own memory (by offset in BAR0), identity, a trace."""
 
@@ -53,6 +81,10 @@ class Hardware(Protocol):
     device_memory: Memory
     info: BoardInfo
     trace: TraceSink | None
+
+    def through(self, port: int, route: Route, back: Route) -> Through | None:
+        """The way of packets from `port` by `route`, and of answers by `back`; None if there is none of that kind."""
+        ...
 
     def memory_limit(self) -> int:
         """Bytes of this process that what the firmware keeps for its host may take, at this moment."""

@@ -4,7 +4,8 @@ Addresses are bus addresses (IOVA as the host programmed them); sizes are bytes.
 copy what you check, check what you copied, use the copy.
 """
 
-from typing import Protocol
+import ctypes
+from typing import NamedTuple, Protocol
 
 
 class DmaError(Exception):
@@ -23,14 +24,44 @@ class Memory(Protocol):
         ...
 
 
+class Span(NamedTuple):
+    """Bus addresses `start` to `end` lie at the address `place` of this process, whatever a guest does."""
+
+    start: int
+    end: int
+    place: int
+    readable: bool = True
+    writable: bool = True
+
+
+class MappedMemory(Memory, Protocol):
+    """Memory of which some can be reached by address, by whoever looks at `generation` before each use."""
+
+    @property
+    def generation(self) -> int:
+        """Another number whenever :meth:`spans` says something else."""
+        ...
+
+    def spans(self) -> list[Span]:
+        """What can be reached by address, in the order of bus addresses."""
+        ...
+
+
 class FlatMemory:
     """Memory backed by one bytearray from bus address `base`: for tests and host-only benchmarks."""
 
     __slots__ = ("base", "data")
 
+    generation = 0
+
     def __init__(self, size_bytes: int, base: int = 0) -> None:
         self.data = bytearray(size_bytes)
         self.base = base
+
+    def spans(self) -> list[Span]:
+        """See :class:`MappedMemory`; the bytes are never moved."""
+        place = ctypes.addressof(ctypes.c_char.from_buffer(self.data))
+        return [Span(self.base, self.base + len(self.data), place)]
 
     def read(self, addr: int, size: int) -> bytes:
         """See :class:`Memory`."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from vhca.folders import default_root
 from vhca.lab.errors import LabError, printable
 
 
@@ -73,15 +74,6 @@ class Progress:
         if self._open_line:
             self._stream.write("\n")
             self._open_line = False
-
-
-def default_root() -> Path:
-    """Where the cache lives: `$VHCA_CACHE`, else `$XDG_CACHE_HOME/vhca`, else `~/.cache/vhca`."""
-    if own := os.environ.get("VHCA_CACHE"):
-        return Path(own).expanduser()
-    if xdg := os.environ.get("XDG_CACHE_HOME"):
-        return Path(xdg).expanduser() / "vhca"
-    return Path.home() / ".cache" / "vhca"
 
 
 class Cache:

@@ -20,6 +20,7 @@ from vhca.lab.cache import Cache, Progress, free_bytes
 from vhca.lab.errors import LabError
 from vhca.lab.guest_system import guest_root_place
 from vhca.lab.vmlinux import known_boot_file
+from vhca.native import NativeError, choice, compiler
 
 _NEEDED_BYTES = 1_500_000_000  # the cache of one kernel, with what is fetched on the way
 _GUEST_BYTES = 1 << 30
@@ -59,6 +60,7 @@ def check(cache: Cache | None = None, kernel: str | Path = DEFAULT_KERNEL) -> li
         ("guest system", lambda: _guest_system(cache)),
         ("disk", lambda: _disk(cache, stocked)),
         ("memory", _memory),
+        ("engine", _engine),
         ("shared memory", _memfd),
     ]
     findings = []
@@ -224,6 +226,18 @@ def _memfd() -> Finding:
     finally:
         os.close(descriptor)
     return Finding(Level.OK, "shared memory", "guest memory can be shared with the cards (memfd)")
+
+
+def _engine() -> Finding:
+    try:
+        if choice() == "python":
+            return Finding(
+                Level.WARN, "engine", "in Python only (VHCA_ENGINE=python)", "unset VHCA_ENGINE for the one in C"
+            )
+        return Finding(Level.OK, "engine", f"in C, compiled by {' '.join(compiler())} when it is first needed")
+    except NativeError as error:
+        what, _, remedy = str(error).partition("\n  -> ")
+        return Finding(Level.WARN, "engine", f"in Python only: {what}", remedy)
 
 
 def worst(findings: list[Finding]) -> Level:

@@ -12,12 +12,14 @@ Only the thread of the server's loop may use the table.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from vhca.hw.memory import DmaError
+from vhca.hw.memory import DmaError, Span
 from vhca.vfio_user.counters import Access
 from vhca.vfio_user.files import Buffer, File, FileTable
 from vhca.vfio_user.proto import ADDRESS_END, MAX_DMA_MAPS, DmaFlags
@@ -78,16 +80,27 @@ def _why(error: OSError | ValueError) -> str:
     return str(error.strerror) if isinstance(error, OSError) else "unmapped during the access"
 
 
+def _address(memory: mmap.mmap) -> int | None:
+    """Where a mapping lies; None for one that cannot be written."""
+    # No view is kept: the mapping can be closed, and whoever uses the address asks for the generation before.
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    except (TypeError, ValueError):
+        return None
+
+
 class DmaTable:
     """Guest memory by bus address.
 
     :ivar channel: how to reach windows without a file; None while no client is connected.
     :ivar mapped_bytes: size of all windows together.
+    :ivar generation: another number whenever :meth:`spans` says something else.
     """
 
     def __init__(self, max_maps: int = MAX_DMA_MAPS) -> None:
         self.channel: DmaChannel | None = None
         self.mapped_bytes = 0
+        self.generation = 0
         self._max_maps = max_maps
         self._starts: list[int] = []
         self._windows: list[_Window] = []
@@ -251,9 +264,20 @@ class DmaTable:
         self._starts.insert(at, address)
         self._windows.insert(at, window)
         self.mapped_bytes += size
+        self.generation += 1
         return "message" if file is None else file.access
 
+    def spans(self) -> list[Span]:
+        """What can be reached by address in this process: windows onto files that cannot shrink."""
+        spans = []
+        for window in self._windows:
+            place = _address(window.memory) if window.memory is not None else None
+            if place is not None and window.end < ADDRESS_END:
+                spans.append(Span(window.start, window.end, place + window.base, window.readable, window.writable))
+        return spans
+
     def _remapped(self, file: File) -> None:
+        self.generation += 1
         for window in self._windows:
             if window.file is file:
                 window.memory = file.direct
@@ -272,6 +296,7 @@ class DmaTable:
         if (before is not None and before.end > address) or (last > first and self._windows[last - 1].end > end):
             raise OSError(errno.EINVAL, f"DMA_UNMAP of {address:#x}+{size:#x}: cuts a mapping in two")
         removed = self._windows[first:last]
+        self.generation += 1
         del self._windows[first:last]
         del self._starts[first:last]
         self._last = _NOWHERE
@@ -282,6 +307,7 @@ class DmaTable:
     def unmap_all(self) -> None:
         """Remove every window and release every file."""
         self._last = _NOWHERE
+        self.generation += 1
         self.mapped_bytes = 0
         self._starts.clear()
         self._windows.clear()

@@ -103,6 +103,9 @@ class Empty:
         self.info = board_info()
         self.trace: TraceSink | None = None
 
+    def through(self, *_: object) -> None:
+        return None
+
     def memory_limit(self) -> int:
         return 1 << 30
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vhca.lab.cache import Cache, Progress, default_root
+from vhca.folders import default_root
+from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import LabError
 
 

@@ -1,0 +1,128 @@
+"""What the C sources take from here: the argument of a train, and the formats of the interface.
+
+Offsets, codes and rights have their declaration in Python; C gets them as macros of the same names.
+"""
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from firmware.queues import TERMINATOR_LKEY
+from vhca.layout import Layout
+from vhca.wire.connectx.cqe import Cqe64, CqeFormat, CqeOpcode
+from vhca.wire.connectx.wqe import (
+    AtomicSegment,
+    CompletionMode,
+    CtrlSegment,
+    DatagramSegment,
+    DataSegment,
+    RaddrSegment,
+    WqeOpcode,
+)
+from vhca.wire.headers import GrhHeader
+
+
+class Stop(IntEnum):
+    """Why a train ended."""
+
+    EMPTY = 0
+    """The host has posted no more."""
+    BUDGET = 1
+    """It is the next one's turn."""
+    MISSING = 2
+    """The card's table lacks a key: `wanted_key`, of the far card if `wanted_far`."""
+    UNUSUAL = 3
+    """The WQE at hand is for the engine in Python; nothing of it was done."""
+
+
+def _ring(name: str) -> tuple[str, ...]:
+    """What is said of a ring: where it is and its size (an address, or a place in pages of a list), its record."""
+    return tuple(f"{name}_{what}" for what in ("addr", "offset", "list", "pages", "log_page", "log", "record"))
+
+
+CONSTANT: Final = (
+    *("near_qpn", "near_pd", "near_user", "log_mtu", "message_max", "has_grh", "inline_read"),
+    # Of datagrams: addresses of the address vector that all have, and of their GRH.
+    *("is_datagram", "address_vector", "global_header", "grh_in_cqe", "source_qpn", "pkey"),
+    *_ring("sq"),
+    *_ring("scq"),
+    *("scq_bytes", "scq_ignores"),
+    *("far_qpn", "far_pd", "far_user", "far_rights", "inline_receive", "slid", "path_bits", "sl"),
+    *_ring("rq"),
+    *("has_rq", "rq_log_stride"),
+    *_ring("rcq"),
+    *("rcq_bytes", "rcq_ignores"),
+    *("wqe_budget", "byte_budget"),
+)
+"""Of a train's argument, what holds as long as both queue pairs stay as they are."""
+
+MOVING: Final = (
+    *("near_time", "far_time", "sq_consumer", "next_psn", "scq_producer", "scq_consumer"),
+    *("rq_consumer", "rcq_producer", "rcq_consumer", "near_solicited", "far_solicited"),
+)
+"""What a train begins with and leaves changed; `..._solicited` are indexes of the last solicited completion."""
+
+RESULTS: Final = (
+    *("stop", "wanted_key", "wanted_far", "messages", "sq_waiting", "packets", "bytes", "acks", "unasked"),
+    *("answers", "answer_bytes", "writes", "reads", "atomics", "near_cqes", "far_cqes", "words_out", "words_back"),
+)
+"""What a train tells: counts of messages, packets and bytes that went out, acknowledgements and answers that came back,
+words of 4 bytes of both, completions on both sides; 0 before it."""
+
+constant: Final = Struct(f"@{len(CONSTANT)}q")
+moving: Final = Struct(f"@{len(MOVING)}q")
+results: Final = Struct(f"@{len(RESULTS)}q")
+TRAIN_BYTES: Final = constant.size + moving.size + results.size
+
+PROTOTYPES: Final = """
+struct card *vhca_card_new(void);
+void vhca_card_free(struct card *card);
+void vhca_card_map(struct card *card, uint32_t count, const uint64_t *starts, const uint64_t *ends,
+                   void *const *places, const uint8_t *access);
+void vhca_card_forget_keys(struct card *card);
+void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn, uint8_t rights, uint8_t kind,
+                       uint8_t log_page, uint8_t flags, uint64_t start, uint64_t length, uint64_t linear,
+                       const void *list, uint64_t pages);
+void vhca_run_train(struct train *train, struct card *near, struct card *far);
+"""
+
+
+def train_h() -> str:
+    """`train.h`."""
+    lines = ["#ifndef VHCA_TRAIN_H", "#define VHCA_TRAIN_H", "#include <stdint.h>", "struct card;", "struct train {"]
+    lines += [f"    int64_t {name};" for name in (*CONSTANT, *MOVING, *RESULTS)]
+    lines += ["};", *(f"#define TRAIN_{stop.name} {int(stop)}" for stop in Stop), PROTOTYPES, "#endif", ""]
+    return "\n".join(lines)
+
+
+def formats_h() -> str:
+    """`formats.h`: of each field its place, and of bit fields shift and mask in their dword; codes."""
+    lines = ["#ifndef VHCA_FORMATS_H", "#define VHCA_FORMATS_H"]
+    for layout in (CtrlSegment, RaddrSegment, AtomicSegment, DatagramSegment, DataSegment, Cqe64, GrhHeader):
+        lines += _fields(layout)
+    codes = {f"WQE_{code.name}": int(code) for code in WqeOpcode}
+    codes |= {f"CQE_{code.name}": int(code) for code in CqeOpcode}
+    codes |= {f"CQE_{code.name}": int(code) for code in CqeFormat}
+    codes |= {f"COMPLETION_{code.name}": int(code) for code in CompletionMode}
+    codes |= {
+        "ACCESS_LOCAL_READ": LOCAL_READ,
+        "ACCESS_LOCAL_WRITE": LOCAL_WRITE,
+        "ACCESS_REMOTE_READ": REMOTE_READ,
+        "ACCESS_REMOTE_WRITE": REMOTE_WRITE,
+        "ACCESS_REMOTE_ATOMIC": REMOTE_ATOMIC,
+        "TERMINATOR_LKEY": TERMINATOR_LKEY,
+    }
+    lines += [f"#define {name} {value:#x}" for name, value in codes.items()]
+    return "\n".join([*lines, "#endif", ""])
+
+
+def _fields(layout: type[Layout]) -> list[str]:
+    prefix = "".join("_" + letter if letter.isupper() else letter.upper() for letter in layout.__name__).lstrip("_")
+    lines = [f"#define {prefix}_SIZE {layout.SIZE}"]
+    for field in layout.fields():
+        name = f"{prefix}_{field.name.upper()}"
+        lines.append(f"#define {name}_AT {field.offset:#x}")
+        if field.kind == "bits":
+            lines += [f"#define {name}_SHIFT {field.lo}", f"#define {name}_MASK {(1 << field.width) - 1:#x}u"]
+    return lines

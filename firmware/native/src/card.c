@@ -1,0 +1,42 @@
+/* What the engine in C knows of a card, filled from Python. */
+#include <stdlib.h>
+
+#include "memory.h"
+#include "train.h"
+
+struct card *vhca_card_new(void)
+{
+    return calloc(1, sizeof(struct card));
+}
+
+void vhca_card_free(struct card *card)
+{
+    free(card);
+}
+
+void vhca_card_map(struct card *card, uint32_t count, const uint64_t *starts, const uint64_t *ends,
+                   void *const *places, const uint8_t *access)
+{
+    if (count > SPANS)
+        count = 0;
+    for (uint32_t index = 0; index < count; index++)
+        card->spans[index] = (struct span){starts[index], ends[index], places[index], access[index] & 1,
+                                           access[index] >> 1 & 1};
+    card->span_count = count;
+    card->last = 0;
+}
+
+void vhca_card_forget_keys(struct card *card)
+{
+    memset(card->keys, 0, sizeof(card->keys));
+}
+
+void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn, uint8_t rights, uint8_t kind,
+                       uint8_t log_page, uint8_t flags, uint64_t start, uint64_t length, uint64_t linear,
+                       const void *list, uint64_t pages)
+{
+    card->keys[(key >> 8) % KEYS] = (struct key){
+        .key = key, .pd = pd, .qpn = qpn, .rights = rights, .kind = kind, .log_page = log_page,
+        .unbounded = flags & 1, .paged = flags >> 1 & 1, .start = start, .length = length, .linear = linear, .list = list, .pages = pages,
+    };
+}

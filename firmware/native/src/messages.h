@@ -1,0 +1,60 @@
+/* A message on its way from a ring to a ring: taken apart, and completed on both sides. */
+#ifndef VHCA_MESSAGES_H
+#define VHCA_MESSAGES_H
+
+#include "formats.h"
+#include "rings.h"
+#include "train.h"
+
+#define FIELD(raw, name) ((load32((raw) + name##_AT) >> name##_SHIFT) & name##_MASK)
+
+enum { UNIT = 16, MOST_BLOCKS = 16, LARGEST = 1 << 20, LOG_LONGEST_RECEIVE = 10 };
+
+/* Bytes of a packet from LRH to ICRC without payload: LRH, BTH, ICRC; and the extended headers. */
+enum { HEADERS = 8 + 12 + 4, GRH = 40, RETH = 16, AETH = 4, DETH = 8, IMMDT = 4, ATOMIC_ETH = 28, ATOMIC_ACK_ETH = 8 };
+
+struct message {
+    uint8_t opcode, ce;
+    bool solicited, with_immediate;
+    uint16_t index;
+    uint32_t blocks, immediate, rkey;
+    uint64_t length, va, swap_add, compare;
+    struct pieces local;
+    /* Inline data in the order of the segments; `local` is empty then. */
+    uint8_t inlined[MOST_BLOCKS * BLOCK];
+    bool has_inline;
+};
+
+struct run {
+    struct train *train;
+    struct card *near, *far;
+    struct ring sends, receives;
+    bool has_receives;
+    const uint8_t *send_record, *receive_record;
+    struct queue near_cq, far_cq;
+    uint64_t waiting;
+};
+
+/* Copy the WQE at the consumer's index out of the ring, and take it apart. */
+enum outcome take_wqe(struct run *run, struct message *message);
+
+/* Copy the next receive; UNUSUAL if there is none, or no ring of the queue pair's own. */
+enum outcome look_at_receive(struct run *run, uint8_t *raw);
+
+/* Where `length` bytes go that a receive takes. */
+enum outcome take_scatter_list(struct run *run, const uint8_t *raw, uint64_t length, struct pieces *out);
+
+/* Words from LRH to ICRC of a message's packets, whose first and last have `extended` bytes of headers together. */
+uint64_t words_of(const struct train *train, uint64_t count, uint64_t length, uint64_t extended);
+
+/* `answer` are data that go into the completion, or NULL. */
+void complete_send(struct run *run, const struct message *message, const uint8_t *answer);
+
+/* `size` and `extra` as the completion has them; `data` go into it, or are NULL. */
+void complete_receive(struct run *run, const struct message *message, uint32_t opcode, uint64_t size, uint32_t extra,
+                      const uint8_t *data);
+
+/* A datagram goes to the other side. */
+enum outcome execute_datagram(struct run *run, struct message *message);
+
+#endif

@@ -1,0 +1,267 @@
+"""Whom a queue pair's trains are with: is there a way, does the other end fit, and is all of it still so?
+
+What is found out once is kept with a stamp; what may change from one train to the next is asked each time.
+"""
+
+from typing import Any, Final, NamedTuple
+from weakref import ref
+
+from firmware.model.hca import Hca
+from firmware.model.hot import ANY_USER_INDEX
+from firmware.model.objects import Cq
+from firmware.model.port import Port
+from firmware.model.psn import PSN_MASK
+from firmware.model.qp import RTR, RTS, ST_RC, ST_UD, Qp, Shared
+from firmware.model.queue_buffer import QueueBuffer
+from firmware.model.rings import RecordlessSendQueue
+from firmware.native.cards import NativeCard
+from firmware.native.declarations import CONSTANT, TRAIN_BYTES, constant
+from firmware.native.library import loaded
+from firmware.transport.port import (
+    accepts,
+    group_of,
+    is_addressed,
+    is_multicast,
+    network_header,
+    origin,
+    pkey_at,
+    pkeys_match,
+    route_over,
+    stranger,
+    way_back,
+)
+from vhca.hw.hardware import Through
+from vhca.wire.connectx.cqe import CqeGrh
+from vhca.wire.packet import ACKNOWLEDGE, RC, WRITE, Packet
+
+# What one train may do: the work of one step of the engine in Python.
+TRAIN_WQES: Final = 64
+TRAIN_LENGTH_BYTES: Final = 1 << 20
+GRH_IN_BUFFER: Final = int(CqeGrh.IN_BUFFER)
+
+
+class Opened(NamedTuple):
+    """The two ends of a connection, as they were found; `stamp` tells whether they still are what they were."""
+
+    through: Through
+    far: Hca
+    # Nothing that is destroyed is kept alive by the other card; page lists are read as long as their buffers are there.
+    far_qp: ref[Qp]
+    far_qpn: int
+    buffers: tuple[ref[QueueBuffer], ref[QueueBuffer]]
+    near_card: NativeCard
+    far_card: NativeCard
+    stamp: tuple[int, ...]
+
+
+class Conversation(Shared):
+    """One direction of a connection: the argument of its trains, and whom it is with while there may be trains."""
+
+    __slots__ = ("argument", "header", "opened", "pointer", "try_at", "vector")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.try_at = 0
+        self.opened: Opened | None = None
+        # Of datagrams: the address vector that all of a train have, and their GRH.
+        self.vector = b""
+        self.header = b""
+        self.argument = bytearray(TRAIN_BYTES)
+        ffi = loaded().ffi
+        self.pointer: Any = ffi.cast("struct train *", ffi.from_buffer(self.argument))
+
+
+def is_same(hca: Hca, qp: Qp, opened: Opened) -> bool:
+    """Tell whether both ends are still there, and as they were."""
+    far, far_qp = opened.far, opened.far_qp()
+    return (
+        far_qp is not None
+        and qp.send_cq is not None
+        and far_qp.recv_cq is not None
+        and opened.buffers[0]() is qp.send_cq.buffer
+        and opened.buffers[1]() is far_qp.recv_cq.buffer
+        and getattr(opened.through.firmware, "hca", None) is far
+        and far.qps.get(opened.far_qpn) is far_qp
+        and opened.stamp == _stamp(hca, qp, far, far_qp)
+    )
+
+
+def may_go(hca: Hca, qp: Qp, opened: Opened) -> bool:
+    """What changes from one train to the next."""
+    far_qp = opened.far_qp()
+    return (
+        far_qp is not None
+        and _is_listening(far_qp, qp.requester.next_psn)
+        and opened.through.is_open(qp.requester.mtu)
+        and opened.near_card.refresh(hca)
+        and opened.far_card.refresh(opened.far)
+    )
+
+
+def _is_listening(far_qp: Qp, psn: int) -> bool:
+    """Tell whether the receive side expects the next message, and nothing else keeps it busy."""
+    responder = far_qp.responder
+    if far_qp.service == ST_UD:
+        return not (responder.held or responder.paging)
+    return (
+        responder.epsn == psn & PSN_MASK
+        and responder.op < 0
+        and not (responder.nak_sent or responder.refusing or responder.paging or responder.stalled)
+        and not (responder.replies or responder.held or far_qp.backlog)
+        and (far_qp.state == RTS or responder.established)
+    )
+
+
+def _stamp(hca: Hca, qp: Qp, far: Hca, far_qp: Qp) -> tuple[int, ...]:
+    """Changes when something does that an open conversation relies on."""
+    return (
+        qp.transitions,
+        far_qp.transitions,
+        hca.ports[qp.port].version,
+        far.ports[far_qp.port].version,
+    )
+
+
+def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | None:
+    """Look for the other end of a connection, and note what holds from now on; None if there can be no trains."""
+    port, path = hca.ports[qp.port], qp.path
+    if path is None or not port.active:
+        return None
+    probe = Packet(route_over(port, path), RC, WRITE, qp.remote_qpn, 0, pkey=pkey_at(port, qp.pkey_index))
+    found = _other_end(hca, qp, probe, ST_RC)
+    if found is None:
+        return None
+    through, far, far_qp, far_port = found
+    far_path = far_qp.path
+    if far_path is None or far_qp.remote_qpn != qp.handle or far_qp.responder.mtu != qp.requester.mtu:
+        return None
+    far_pkey = pkey_at(far_port, far_qp.pkey_index)
+    back = Packet(route_over(far_port, far_path), RC, ACKNOWLEDGE, qp.handle, 0, pkey=far_pkey)
+    if stranger(far_port, far_path, far_pkey, probe) is not None or stranger(port, path, probe.pkey, back) is not None:
+        return None
+    return _note(hca, qp, conversation, probe, through, far, far_qp, {"source_qpn": qp.handle})
+
+
+def open_datagrams(hca: Hca, qp: Qp, conversation: Conversation, vector: bytes, probe: Packet) -> Opened | None:
+    """As :func:`open_connection`, for datagrams with an address vector, of which `probe` is one without payload."""
+    if not hca.ports[qp.port].active or is_multicast(probe):
+        return None
+    found = _other_end(hca, qp, probe, ST_UD)
+    if found is None:
+        return None
+    through, far, far_qp, far_port = found
+    if (
+        not accepts(far_port, probe)
+        or not is_addressed(far_port, probe)
+        or probe.qkey != far_qp.q_key
+        or not pkeys_match(probe.pkey, pkey_at(far_port, far_qp.pkey_index))
+    ):
+        return None
+    conversation.vector, conversation.header = vector, network_header(probe)
+    more = {
+        "is_datagram": 1,
+        "address_vector": _address(vector),
+        "global_header": _address(conversation.header) if conversation.header else 0,
+        "grh_in_cqe": GRH_IN_BUFFER if conversation.header else 0,
+        "source_qpn": probe.src_qp,
+        "pkey": probe.pkey,
+    }
+    return _note(hca, qp, conversation, probe, through, far, far_qp, more)
+
+
+def _other_end(hca: Hca, qp: Qp, probe: Packet, service: int) -> tuple[Through, Hca, Qp, Port] | None:
+    """The way of `probe` and the queue pair that it is for, if both ends are of the usual kind."""
+    through = hca.through(qp.port, probe.route, way_back(probe.route))
+    far = getattr(through.firmware, "hca", None) if through is not None else None
+    if through is None or not isinstance(far, Hca) or far.native is None or not _is_common(qp.send_cq):
+        return None
+    far_qp = far.qps.get(probe.dest_qp)
+    if far_qp is None or far_qp.service != service or far_qp.state not in (RTR, RTS) or far_qp.port != through.port:
+        return None
+    far_port = far.ports[through.port]
+    return (through, far, far_qp, far_port) if far_port.active and _is_common(far_qp.recv_cq) else None
+
+
+def _is_common(cq: Cq | None) -> bool:
+    """Tell whether the engine in C can complete there."""
+    return cq is not None and not (cq.failed or cq.padded)
+
+
+def _note(
+    hca: Hca,
+    qp: Qp,
+    conversation: Conversation,
+    probe: Packet,
+    through: Through,
+    far: Hca,
+    far_qp: Qp,
+    more: dict[str, int],
+) -> Opened | None:
+    """Fill in the part of the argument that stays, from both ends and from `more`."""
+    requester, sq, send_cq, recv_cq = qp.requester, qp.sq, qp.send_cq, far_qp.recv_cq
+    if sq is None or isinstance(sq, RecordlessSendQueue) or send_cq is None or recv_cq is None:
+        return None
+    rq = far_qp.rq if far_qp.srq is None else None
+    slid, path_bits, sl = origin(far.ports[through.port], probe)
+    values = {
+        "near_qpn": qp.handle,
+        "near_pd": qp.pd,
+        "near_user": _user(qp),
+        "log_mtu": requester.log_mtu,
+        "message_max": requester.message_max,
+        "has_grh": bool(group_of(probe)),
+        "inline_read": qp.inline_read,
+        **_ring("sq", sq.buffer, sq.base, sq.log_size, sq.dbr_addr),
+        **_ring("scq", send_cq.buffer, 0, send_cq.log_size, send_cq.dbr_addr),
+        "scq_bytes": send_cq.cqe_bytes,
+        "scq_ignores": send_cq.overrun_ignore,
+        "far_qpn": far_qp.handle,
+        "far_pd": far_qp.pd,
+        "far_user": _user(far_qp),
+        "far_rights": far_qp.remote_rights,
+        "inline_receive": far_qp.inline_receive,
+        "slid": slid,
+        "path_bits": path_bits,
+        "sl": sl,
+        "has_rq": rq is not None,
+        "rq_log_stride": rq.log_stride if rq is not None else 0,
+        **_ring("rcq", recv_cq.buffer, 0, recv_cq.log_size, recv_cq.dbr_addr),
+        "rcq_bytes": recv_cq.cqe_bytes,
+        "rcq_ignores": recv_cq.overrun_ignore,
+        "wqe_budget": TRAIN_WQES,
+        "byte_budget": TRAIN_LENGTH_BYTES,
+    }
+    if rq is not None:
+        values |= _ring("rq", rq.buffer, 0, rq.log_size, rq.dbr_addr)
+    values |= more
+    constant.pack_into(conversation.argument, 0, *(values.get(name, 0) for name in CONSTANT))
+    buffers = ref(send_cq.buffer), ref(recv_cq.buffer)
+    stamp = _stamp(hca, qp, far, far_qp)
+    return Opened(through, far, ref(far_qp), far_qp.handle, buffers, hca.native, far.native, stamp)
+
+
+def _address(kept: bytes | bytearray) -> int:
+    """Where bytes are, for as long as somebody keeps them."""
+    ffi = loaded().ffi
+    return int(ffi.cast("intptr_t", ffi.from_buffer(kept)))
+
+
+def _ring(name: str, buffer: QueueBuffer, base: int, log_size: int, record: int) -> dict[str, int]:
+    """Where a ring is, in the words of the argument."""
+    place = buffer.place(base)
+    listed = place.addr < 0
+    return {
+        f"{name}_addr": max(place.addr, 0),
+        f"{name}_offset": place.offset,
+        # The list is the buffer's, which is there as long as this is used.
+        f"{name}_list": _address(place.pages) if listed else 0,
+        f"{name}_pages": len(place.pages) >> 3 if listed else 0,
+        f"{name}_log_page": place.log_page,
+        f"{name}_log": log_size,
+        f"{name}_record": record,
+    }
+
+
+def _user(qp: Qp) -> int:
+    """What completions of a queue pair name it by."""
+    return 0 if qp.user_index == ANY_USER_INDEX else qp.user_index

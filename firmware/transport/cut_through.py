@@ -1,0 +1,219 @@
+"""Trains: runs of messages between two cards of one process that the engine in C executes at once, on both cards.
+
+A train begins when nothing of the connection is on its way, and leaves it so; everything else (loss, paging, errors,
+receives that are not posted, lists of keys) is for the engine in Python, which finds the WQE at hand untouched. Python
+decides whether there may be a train, hands over the rings as they are, and takes over how far they have come.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from firmware.model.counters import (
+    RX_BYTES,
+    RX_PACKETS,
+    RX_UD_BYTES,
+    RX_UD_PACKETS,
+    TX_BYTES,
+    TX_PACKETS,
+    TX_UD_BYTES,
+    TX_UD_PACKETS,
+    Count,
+    QCount,
+)
+from firmware.model.hca import Hca
+from firmware.model.objects import CQ_FIRED, Cq
+from firmware.model.psn import PSN_MASK
+from firmware.model.qp import ST_RC, ST_UD, Qp
+from firmware.native.declarations import Stop, constant, moving, results
+from firmware.native.library import loaded
+from firmware.queues import completions_written
+from firmware.transport.completion import timestamp
+from firmware.transport.conversation import Conversation, Opened, is_same, may_go, open_connection, open_datagrams
+from vhca.hw.effects import Effects
+from vhca.hw.hardware import Through
+from vhca.wire.packet import Packet
+
+# Keys that one train may ask for.
+KEYS_PER_TRAIN: Final = 16
+# Work requests that Python takes until a train has its next try.
+ALONE: Final = 1
+TOGETHER: Final = 1 << 10
+# Where there is no way for a train, it is looked for again after so long.
+PATIENCE_NS: Final = 1_000_000
+NO_RESULTS: Final = bytes(results.size)
+MOVING_AT: Final = constant.size
+RESULTS_AT: Final = constant.size + moving.size
+
+
+def run(hca: Hca, qp: Qp) -> Stop:
+    """Execute what is posted on a connection, as far as there can be a train; UNUSUAL if it is for Python."""
+    conversation = _may_begin(hca, qp)
+    if conversation is None:
+        return Stop.UNUSUAL
+    if conversation.opened is None or not is_same(hca, qp, conversation.opened):
+        conversation.opened = open_connection(hca, qp, conversation)
+    return _go(hca, qp, conversation)
+
+
+def run_datagrams(hca: Hca, qp: Qp, vector: bytes, probe: Callable[[], Packet | None]) -> Stop:
+    """As :func:`run`, for datagrams with an address vector, of which `probe` makes one without payload."""
+    conversation = _may_begin(hca, qp)
+    if conversation is None:
+        return Stop.UNUSUAL
+    if conversation.opened is None or conversation.vector != vector or not is_same(hca, qp, conversation.opened):
+        packet = probe()
+        conversation.opened = open_datagrams(hca, qp, conversation, vector, packet) if packet is not None else None
+    return _go(hca, qp, conversation)
+
+
+def _may_begin(hca: Hca, qp: Qp) -> Conversation | None:
+    """The queue pair's conversation, if nothing of it is on its way."""
+    requester = qp.requester
+    if qp.conversation is not None:
+        qp.conversation.taken = 0
+    if hca.native is None or requester.pending or requester.rnr_waiting or requester.paging or hca.out:
+        return None
+    if qp.service == ST_RC and requester.una != requester.next_psn:
+        return None
+    conversation = qp.conversation
+    if not isinstance(conversation, Conversation):
+        conversation = qp.conversation = Conversation()
+    return conversation if hca.now_ns >= conversation.try_at else None
+
+
+def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
+    """Trains until one is over that had all its keys."""
+    opened = conversation.opened
+    if opened is None or not may_go(hca, qp, opened):
+        conversation.opened = None
+        conversation.most = TOGETHER
+        conversation.try_at = hca.now_ns + PATIENCE_NS
+        return Stop.UNUSUAL
+    for _ in range(KEYS_PER_TRAIN):
+        stop, messages = _train(hca, qp, opened, conversation)
+        if stop == Stop.MISSING and _add_key(hca, opened, conversation):
+            if messages:
+                # What one step may do is done, or nearly.
+                return Stop.BUDGET
+            continue
+        # One that is unusual among others goes alone; where all are, they go together, with a try now and then.
+        conversation.most = ALONE if messages else TOGETHER
+        return stop
+    conversation.most = TOGETHER
+    return Stop.UNUSUAL
+
+
+def _add_key(hca: Hca, opened: Opened, conversation: Conversation) -> bool:
+    """Give the engine in C the key that it lacked; False if it cannot have it."""
+    _, key, of_far, *_ = results.unpack_from(conversation.argument, RESULTS_AT)
+    return opened.far_card.add_key(opened.far, key) if of_far else opened.near_card.add_key(hca, key)
+
+
+# A train
+
+
+def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tuple[Stop, int]:
+    """One run of the engine in C: why it ended, and how many messages it was."""
+    argument = conversation.argument
+    through, far, to, _, _, near_card, far_card, _ = opened
+    far_qp, sq, send_cq = to(), qp.sq, qp.send_cq
+    if far_qp is None or sq is None or send_cq is None or far_qp.recv_cq is None:
+        return Stop.UNUSUAL, 0
+    rq, recv_cq = far_qp.rq, far_qp.recv_cq
+    far.now_ns = hca.now_ns
+    moving.pack_into(
+        argument, MOVING_AT, timestamp(hca), timestamp(far), sq.consumer, qp.requester.next_psn, send_cq.producer,
+        send_cq.consumer, 0 if rq is None else rq.consumer, recv_cq.producer, recv_cq.consumer, -1, -1,
+    )  # fmt: skip
+    argument[RESULTS_AT:] = NO_RESULTS
+    loaded().lib.vhca_run_train(conversation.pointer, near_card.card, far_card.card)
+    (
+        stop, _, _, messages, waiting, packets, size, acks, _, answers, answer_bytes, writes, reads, atomics,
+        near_cqes, far_cqes, words_out, words_back,
+    ) = results.unpack_from(argument, RESULTS_AT)  # fmt: skip
+    if messages:
+        (
+            _, _, sq.consumer, psn, send_cq.producer, send_cq.consumer, taken, recv_cq.producer, recv_cq.consumer,
+            near_solicited, far_solicited,
+        ) = moving.unpack_from(argument, MOVING_AT)  # fmt: skip
+        sq.producer = sq.consumer + waiting
+        if rq is not None:
+            rq.consumer = taken
+        hca.count[Count.TRAINS] += 1
+        hca.count[Count.TRAIN_MESSAGES] += messages
+        _advance(qp, far_qp, psn, messages)
+        _count(hca, far, far_qp, (packets, size, acks + answers, answer_bytes), (writes, reads, atomics))
+        _count_ports(hca, qp, far, far_qp, (packets, words_out, acks + answers, words_back))
+        through.passed(packets, words_out, acks + answers, words_back)
+        if far_cqes:
+            _tell(through, far, recv_cq, far_cqes, far_solicited)
+        if near_cqes:
+            completions_written(hca, send_cq, near_cqes, near_solicited)
+    return Stop(stop), messages
+
+
+def _advance(qp: Qp, far_qp: Qp, psn: int, messages: int) -> None:
+    """Everything up to `psn` was sent, executed and acknowledged."""
+    requester, responder = qp.requester, far_qp.responder
+    if qp.service == ST_UD:
+        requester.next_psn = psn
+        return
+    requester.next_psn = requester.send_psn = requester.una = requester.max_psn = psn
+    requester.ssn += messages
+    requester.retries_left = requester.retry_count
+    requester.rnr_left = requester.rnr_retry
+    responder.epsn = psn & PSN_MASK
+    responder.msn = (responder.msn + messages) & PSN_MASK
+
+
+def _count(hca: Hca, far: Hca, far_qp: Qp, moved: tuple[int, int, int, int], requests: tuple[int, int, int]) -> None:
+    packets, size, back, answer_bytes = moved
+    count, far_count = hca.count, far.count
+    if far_qp.service == ST_UD:
+        count[TX_UD_PACKETS] += packets
+        count[TX_UD_BYTES] += size
+        far_count[RX_UD_PACKETS] += packets
+        far_count[RX_UD_BYTES] += size
+        return
+    count[TX_PACKETS] += packets
+    count[TX_BYTES] += size
+    count[RX_PACKETS] += back
+    count[RX_BYTES] += answer_bytes
+    far_count[RX_PACKETS] += packets
+    far_count[RX_BYTES] += size
+    far_count[TX_PACKETS] += back
+    far_count[TX_BYTES] += answer_bytes
+    if far_qp.counter is not None:
+        values = far_qp.counter.values
+        for name, number in zip(_REQUESTS, requests, strict=True):
+            if number:
+                values[name] += number
+
+
+_REQUESTS: Final = (QCount.RX_WRITE_REQUESTS, QCount.RX_READ_REQUESTS, QCount.RX_ATOMIC_REQUESTS)
+
+
+def _count_ports(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, moved: tuple[int, int, int, int]) -> None:
+    sent, words_out, back, words_back = moved
+    near, there = hca.ports[qp.port].counters, far.ports[far_qp.port].counters
+    near.xmit_pkts += sent
+    near.xmit_data += words_out
+    near.rcv_pkts += back
+    near.rcv_data += words_back
+    there.rcv_pkts += sent
+    there.rcv_data += words_out
+    there.xmit_pkts += back
+    there.xmit_data += words_back
+
+
+def _tell(through: Through, far: Hca, cq: Cq, count: int, solicited: int) -> None:
+    """Completions were written on the other card: its own step sends the event, if one is due."""
+    if cq.arm_state == CQ_FIRED:
+        completions_written(far, cq, count, solicited)
+        return
+
+    def report(out: Effects) -> None:
+        far.out = out
+        completions_written(far, cq, count, solicited)
+
+    through.step(report)

@@ -1,0 +1,260 @@
+/* Random trains in guests' memory full of random rings, keys and sizes, for sanitizers to watch.
+ *
+ *     harness SEED ROUNDS
+ *
+ * Memory of each card is in pieces of their own, so that a byte too far is another object's. Half of what is random is
+ * made right first and changed in a few places then. Prints how many messages went; exits with 1 if a train broke a
+ * rule that a caller relies on.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats.h"
+#include "memory.h"
+#include "train.h"
+
+enum { PIECE = 1 << 16, PIECES_OF_A_CARD = 3, RING_LOG = 4, CQ_LOG = 5, STRIDE_LOG = 6 };
+
+static uint64_t state;
+
+static uint64_t chance(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+static bool rarely(unsigned one_in)
+{
+    return chance() % one_in == 0;
+}
+
+struct machine {
+    struct card *card;
+    uint8_t *piece[PIECES_OF_A_CARD];
+    uint64_t base;
+    uint8_t *pages, *ring;
+};
+
+static uint8_t *at(struct machine *machine, uint64_t addr)
+{
+    return machine->piece[(addr - machine->base) / PIECE] + (addr - machine->base) % PIECE;
+}
+
+/* A bus address that is mostly in memory. */
+static uint64_t somewhere(struct machine *machine)
+{
+    if (rarely(20))
+        return chance();
+    return machine->base + chance() % (PIECES_OF_A_CARD * PIECE);
+}
+
+static void start(struct machine *machine, uint64_t base)
+{
+    uint64_t starts[PIECES_OF_A_CARD], ends[PIECES_OF_A_CARD];
+    void *places[PIECES_OF_A_CARD];
+    uint8_t access[PIECES_OF_A_CARD];
+
+    machine->base = base;
+    machine->ring = NULL;
+    machine->card = vhca_card_new();
+    for (int index = 0; index < PIECES_OF_A_CARD; index++) {
+        machine->piece[index] = malloc(PIECE);
+        for (int byte = 0; byte < PIECE; byte++)
+            machine->piece[index][byte] = (uint8_t)chance();
+        starts[index] = base + (uint64_t)index * PIECE;
+        ends[index] = starts[index] + PIECE;
+        places[index] = machine->piece[index];
+        access[index] = rarely(30) ? 1 : 3;
+    }
+    vhca_card_map(machine->card, PIECES_OF_A_CARD, starts, ends, places, access);
+    machine->pages = malloc(16 * 8);
+    for (int page = 0; page < 16; page++)
+        store64(machine->pages + page * 8, somewhere(machine) & ~UINT64_C(0xFFF));
+}
+
+static void end(struct machine *machine)
+{
+    for (int index = 0; index < PIECES_OF_A_CARD; index++)
+        free(machine->piece[index]);
+    free(machine->pages);
+    free(machine->ring);
+    vhca_card_free(machine->card);
+}
+
+static uint32_t add_key(struct machine *machine, uint32_t index)
+{
+    uint32_t key = index << 8 | 0x11;
+    uint8_t kind = (uint8_t)(KEY_FLAT + chance() % 3);
+    uint64_t length = rarely(4) ? chance() % 100000 : PIECE;
+
+    vhca_card_add_key(machine->card, key, rarely(40) ? 9 : 1, rarely(40) ? 5 : 0xFFFFFF,
+                      rarely(20) ? (uint8_t)chance() : 0x1F, kind, (uint8_t)(12 + chance() % 3), (uint8_t)(rarely(30) | rarely(3) << 1),
+                      rarely(4) ? chance() : machine->base, length, somewhere(machine), machine->pages,
+                      rarely(4) ? chance() % 17 : 16);
+    return key;
+}
+
+static const uint8_t OPCODES[] = {WQE_SEND, WQE_SEND_IMM, WQE_RDMA_WRITE, WQE_RDMA_WRITE_IMM, WQE_RDMA_READ,
+                                  WQE_ATOMIC_CS, WQE_ATOMIC_FA, WQE_NOP};
+
+/* What datagrams have at the place of their address vector. */
+static uint8_t vector[DATAGRAM_SEGMENT_SIZE], header[40];
+
+static void fill_ring(struct machine *machine, struct machine *other, uint64_t ring, uint64_t consumer, uint32_t qpn,
+                      const uint32_t *keys, bool datagrams)
+{
+    for (uint64_t slot = 0; slot < 1u << RING_LOG; slot++) {
+        uint8_t *wqe = at(machine, ring + slot * 64);
+        uint64_t index = consumer + ((slot - consumer) & ((1u << RING_LOG) - 1));
+        uint8_t opcode = OPCODES[chance() % sizeof(OPCODES)];
+        uint8_t *segment = wqe + 16;
+
+        store32(wqe, (uint32_t)(index & 0xFFFF) << CTRL_SEGMENT_WQE_INDEX_SHIFT | opcode);
+        store32(wqe + 4, qpn << CTRL_SEGMENT_QPN_SHIFT | (uint32_t)(rarely(6) ? chance() % 64 : 2 + chance() % 3));
+        store32(wqe + 8, (uint32_t)(chance() % 16));
+        if (opcode != WQE_SEND && opcode != WQE_SEND_IMM) {
+            store64(segment, somewhere(other) & ~UINT64_C(7));
+            store32(segment + 8, keys[4 + chance() % 4]);
+            segment += 16;
+        }
+        for (; segment < wqe + 64; segment += 16) {
+            store32(segment, (uint32_t)(rarely(3) ? 0x80000000 | chance() % 60 : rarely(20) ? chance() : chance() % 6000));
+            store32(segment + 4, keys[chance() % 4]);
+            store64(segment + 8, somewhere(machine));
+        }
+        if (datagrams && slot % 4 == 0) {
+            /* Two blocks: the address vector fills the first. */
+            memcpy(wqe + 16, vector, sizeof(vector));
+            store32(wqe, (uint32_t)(index & 0xFFFF) << CTRL_SEGMENT_WQE_INDEX_SHIFT | WQE_SEND);
+            store32(wqe + 4, qpn << CTRL_SEGMENT_QPN_SHIFT | (uint32_t)(4 + chance() % 3));
+        }
+        if (rarely(8))
+            wqe[chance() % 64] = (uint8_t)chance();
+    }
+}
+
+static void fill_receives(struct machine *machine, uint64_t ring, const uint32_t *keys)
+{
+    for (uint64_t at_slot = 0; at_slot < 1u << (RING_LOG + STRIDE_LOG); at_slot += 16) {
+        uint8_t *segment = at(machine, ring + at_slot);
+
+        store32(segment, (uint32_t)(rarely(10) ? chance() : chance() % 8000));
+        store32(segment + 4, rarely(10) ? TERMINATOR_LKEY : keys[4 + chance() % 4]);
+        store64(segment + 8, somewhere(machine));
+    }
+}
+
+static int64_t play(void)
+{
+    struct machine near, far;
+    struct train train = {0};
+    uint32_t keys[8];
+    int64_t messages = 0;
+
+    start(&near, UINT64_C(0x100000));
+    start(&far, rarely(2) ? UINT64_C(0x7FFFFFFF0000) : UINT64_C(0x200000));
+    for (uint32_t index = 0; index < 8; index++)
+        keys[index] = add_key(index < 4 ? &near : &far, 0x40 + index);
+    train.near_qpn = train.far_qpn = 0x77;
+    train.near_pd = train.far_pd = 1;
+    train.log_mtu = 8 + (int64_t)(chance() % 5);
+    train.message_max = 1 << 30;
+    train.has_grh = rarely(2);
+    train.inline_read = (int64_t[]){0, 32, 64}[chance() % 3];
+    train.inline_receive = (int64_t[]){0, 32, 64}[chance() % 3];
+    train.sq_log = train.rq_log = RING_LOG;
+    train.scq_log = train.rcq_log = CQ_LOG;
+    train.scq_bytes = train.rcq_bytes = rarely(2) ? 64 : 128;
+    train.far_rights = rarely(20) ? (int64_t)(chance() & 0x1F) : 0x1F;
+    train.has_rq = !rarely(10);
+    train.rq_log_stride = rarely(20) ? (int64_t)(4 + chance() % 9) : STRIDE_LOG;
+    train.sq_addr = (int64_t)near.base;
+    train.sq_record = (int64_t)near.base + 0x8000;
+    train.scq_addr = (int64_t)near.base + 0xA000;
+    train.scq_record = (int64_t)near.base + 0x8040;
+    train.rq_addr = (int64_t)far.base;
+    train.rq_record = (int64_t)far.base + 0x8000;
+    train.rcq_addr = (int64_t)far.base + 0xA000;
+    train.rcq_record = (int64_t)far.base + 0x8040;
+    if (rarely(3)) {
+        train.is_datagram = 1;
+        train.address_vector = (int64_t)(intptr_t)vector;
+        train.global_header = (int64_t)(intptr_t)header;
+        train.source_qpn = 0x77;
+    }
+    if (rarely(2)) {
+        /* The same memory as a list of pages: in order, or wherever. */
+        near.ring = malloc(8 * 8);
+        far.ring = malloc(8 * 8);
+        for (int page = 0; page < 8; page++) {
+            store64(near.ring + page * 8, rarely(20) ? somewhere(&near) : near.base + (uint64_t)page * 4096);
+            store64(far.ring + page * 8, rarely(20) ? somewhere(&far) : far.base + (uint64_t)page * 4096);
+        }
+        train.sq_list = (int64_t)(intptr_t)near.ring;
+        train.rq_list = (int64_t)(intptr_t)far.ring;
+        train.sq_pages = train.rq_pages = rarely(10) ? 0 : 8;
+        train.sq_log_page = train.rq_log_page = 12;
+        train.sq_offset = rarely(10) ? 32704 : 0;
+        if (rarely(2)) {
+            train.scq_list = train.sq_list;
+            train.rcq_list = train.rq_list;
+            train.scq_pages = train.rcq_pages = 8;
+            train.scq_log_page = train.rcq_log_page = 12;
+            train.scq_offset = train.rcq_offset = 0x4000;
+        }
+    }
+    if (rarely(10))
+        train.sq_addr = (int64_t)somewhere(&near);
+    if (rarely(10))
+        train.rcq_addr = (int64_t)(somewhere(&far) & ~UINT64_C(63));
+    if (rarely(10))
+        train.rq_addr = (int64_t)somewhere(&far);
+    train.scq_ignores = rarely(10);
+    train.rcq_ignores = rarely(10);
+    train.sq_consumer = (int64_t)(chance() % 100000);
+    train.rq_consumer = (int64_t)(chance() % 100000);
+    train.scq_producer = train.scq_consumer = (int64_t)(chance() % 100000);
+    train.rcq_producer = train.rcq_consumer = (int64_t)(chance() % 100000);
+    fill_ring(&near, &far, near.base, (uint64_t)train.sq_consumer, 0x77, keys, train.is_datagram);
+    fill_receives(&far, far.base, keys);
+    store32(at(&near, near.base + 0x8004), (uint32_t)(train.sq_consumer + (int64_t)(chance() % 20)));
+    store32(at(&far, far.base + 0x8000), (uint32_t)(train.rq_consumer + 16));
+    for (int tries = 0; tries < 20; tries++) {
+        int64_t consumer = train.sq_consumer;
+
+        train.wqe_budget = 64;
+        train.byte_budget = 1 << 20;
+        train.messages = train.packets = train.bytes = train.acks = train.near_cqes = train.far_cqes = 0;
+        vhca_run_train(&train, near.card, far.card);
+        messages += train.messages;
+        if (train.messages < 0 || train.messages > 64 || train.sq_consumer < consumer ||
+            train.near_cqes > train.messages || train.far_cqes > train.messages || train.stop < 0 || train.stop > 3) {
+            fprintf(stderr, "a train of %lld messages broke a rule\n", (long long)train.messages);
+            exit(1);
+        }
+        if (train.stop == TRAIN_EMPTY)
+            break;
+        /* What is unusual is for somebody else: here it is left out. */
+        train.sq_consumer++;
+        store32(at(&near, near.base + 0x8040), (uint32_t)train.scq_producer);
+        store32(at(&far, far.base + 0x8040), (uint32_t)train.rcq_producer);
+    }
+    end(&near);
+    end(&far);
+    return messages;
+}
+
+int main(int argc, char **argv)
+{
+    int64_t messages = 0;
+    long rounds = argc > 2 ? atol(argv[2]) : 1000;
+
+    state = (argc > 1 ? strtoull(argv[1], NULL, 0) : 1) * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    for (long round = 0; round < rounds; round++)
+        messages += play();
+    printf("%lld messages in %ld rounds\n", (long long)messages, rounds);
+    return 0;
+}
