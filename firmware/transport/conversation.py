@@ -17,6 +17,7 @@ from firmware.model.rings import RecordlessSendQueue
 from firmware.native.cards import NativeCard
 from firmware.native.declarations import CONSTANT, TRAIN_BYTES, constant
 from firmware.native.library import loaded
+from firmware.transport.completion import GRH_IN_BUFFER
 from firmware.transport.port import (
     accepts,
     group_of,
@@ -31,13 +32,11 @@ from firmware.transport.port import (
     way_back,
 )
 from vhca.hw.hardware import Through
-from vhca.wire.connectx.cqe import CqeGrh
 from vhca.wire.packet import ACKNOWLEDGE, RC, WRITE, Packet
 
 # What one train may do: the work of one step of the engine in Python.
 TRAIN_WQES: Final = 64
 TRAIN_LENGTH_BYTES: Final = 1 << 20
-GRH_IN_BUFFER: Final = int(CqeGrh.IN_BUFFER)
 
 
 class Opened(NamedTuple):
@@ -119,7 +118,14 @@ def _stamp(hca: Hca, qp: Qp, far: Hca, far_qp: Qp) -> tuple[int, ...]:
         far_qp.transitions,
         hca.ports[qp.port].version,
         far.ports[far_qp.port].version,
+        _stamp_of(qp.send_cq),
+        _stamp_of(far_qp.recv_cq),
     )
+
+
+def _stamp_of(cq: Cq | None) -> int:
+    """What commands, and other queue pairs, can change about a completion queue, beside its buffer."""
+    return -1 if cq is None else cq.log_size << 2 | cq.overrun_ignore << 1 | cq.failed
 
 
 def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | None:

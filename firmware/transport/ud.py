@@ -38,7 +38,7 @@ from firmware.transport.port import (
     pkeys_match,
     transmit,
 )
-from firmware.transport.wqe import WqeError, blocks_of, identity_of, parse
+from firmware.transport.wqe import UNIT, WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import DatagramSegment
 from vhca.wire.mad import QP1_QKEY
@@ -46,7 +46,6 @@ from vhca.wire.packet import DEFAULT_PKEY, SEND, UD, Packet
 
 GRH_BYTES: Final = 40
 # Where a WQE's address vector begins and ends.
-UNIT: Final = 16
 VECTOR_END: Final = UNIT + DatagramSegment.SIZE
 MULTICAST_QPN: Final = 0xFFFFFF
 SEND_BUDGET: Final = 64

@@ -19,10 +19,19 @@ from dataclasses import dataclass
 from firmware.model.counters import Count
 from firmware.native.library import loaded
 from firmware.transport import engine
+from tests.scenario.queues import TERMINATOR_KEY
 from tests.scenario.world import RTS, World, pair
 from vhca.hw.effects import DmaWrite, Effect, EntryWrite, Transmit
 from vhca.hw.memory import DmaError
-from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
+from vhca.wire.connectx.qpc import ServiceType
+from vhca.wire.connectx.wqe import (
+    AtomicSegment,
+    CtrlSegment,
+    DatagramSegment,
+    DataSegment,
+    RaddrSegment,
+    WqeOpcode,
+)
 from vhca.wire.packet import Packet
 
 BATCH = 16
@@ -74,12 +83,30 @@ class Result:
         )
 
 
-class Engine:
-    """Two connected queue pairs, driven with as little harness as possible."""
+CASES = (
+    *(("WRITE", size) for size in (0, 64, 4096, 65536, 262144, 1 << 20)),
+    *(("SEND", size) for size in (64, 65536)),
+    *(("READ", size) for size in (64, 65536)),
+    *(("ATOMIC", 8), ("DATAGRAM", 64), ("DATAGRAM", 2048)),
+)
+GRH_BYTES = 40
+OPCODES = {
+    "WRITE": WqeOpcode.RDMA_WRITE,
+    "SEND": WqeOpcode.SEND,
+    "READ": WqeOpcode.RDMA_READ,
+    "ATOMIC": WqeOpcode.ATOMIC_FA,
+    "DATAGRAM": WqeOpcode.SEND,
+}
 
-    def __init__(self, size: int, opcode: int, trains: bool) -> None:
+
+class Engine:
+    """Two queue pairs that exchange one kind of message, driven with as little harness as possible."""
+
+    def __init__(self, kind: str, size: int, trains: bool) -> None:
+        self.kind = kind
         self.trains = trains
-        self.world, self.a, self.b = pair(world=World(4 << 20), mtu=5)
+        service = ServiceType.UD if kind == "DATAGRAM" else ServiceType.RC
+        self.world, self.a, self.b = pair(service, world=World(4 << 20), mtu=5)
         for card in (self.world.a, self.world.b):
             card.hca.memory = MappedMemory(card.memory.data, card.memory.base)
             card.hca.trace = None
@@ -87,36 +114,57 @@ class Engine:
         if trains:
             self.world.lay_rails()
         a, b = self.a, self.b
-        self.local, self.remote = local, remote = a.card.alloc(max(size, 1)), b.card.alloc(max(size, 1))
-        self.source, self.target = (a, b) if opcode == WqeOpcode.RDMA_WRITE else (b, a)
-        self.content = bytes(index * 7 & 0xFF for index in range(size))
-        self.source.card.memory.write(local if self.source is a else remote, self.content)
-        lkey = a.card.register(local, size)
-        rkey = b.card.register(remote, size)
+        self.local, self.remote = local, remote = a.card.alloc(max(size, 8)), b.card.alloc(max(size, 8) + GRH_BYTES)
+        self.receives = kind in ("SEND", "DATAGRAM")
+        from_a = kind in ("WRITE", "SEND", "DATAGRAM")
+        self.source, self.target = (a, b) if from_a else (b, a)
+        self.content = bytes(index * 7 & 0xFF for index in range(size)) if kind != "ATOMIC" else bytes(8)
+        self.source.card.memory.write(local if from_a else remote, self.content)
+        lkey = a.card.register(local, max(size, 8))
+        rkey = b.card.register(remote, max(size, 8) + GRH_BYTES)
         # The ring is filled once; only the control segments' indices would change, and they repeat per lap of 2**16.
-        self.wqes = RaddrSegment(raddr=remote, rkey=rkey).to_bytes()
+        self.wqes = b""
+        if kind == "DATAGRAM":
+            lid = b.card.port.lid
+            self.wqes += DatagramSegment(q_key=0x1234, ext=1, dqpn=b.qpn, rlid=lid).to_bytes()
+        elif kind != "SEND":
+            self.wqes += RaddrSegment(raddr=remote, rkey=rkey).to_bytes()
+        if kind == "ATOMIC":
+            self.wqes += AtomicSegment(swap_add=1).to_bytes()
         if size:
             self.wqes += DataSegment(byte_count=size, lkey=lkey, addr=local).to_bytes()
+        self.receive = DataSegment(byte_count=size + GRH_BYTES, lkey=rkey, addr=remote).to_bytes()
+        self.receive += DataSegment(lkey=TERMINATOR_KEY).to_bytes()
         self.units = 1 + len(self.wqes) // 16
-        self.opcode = opcode
+        self.blocks = (self.units + 3) // 4
+        self.opcode = OPCODES[kind]
         self.ring_mask = (1 << LOG_SQ) - 1
+        self.messages = 0
         self.posted = 0
         self.ctrl = CtrlSegment.packer("wqe_index", "opcode", "qpn", "ds", "ce")
 
     def post_batch(self) -> None:
-        """Write a batch of WQEs; the last one is signalled."""
-        a = self.a
+        """Write a batch of WQEs, the last one signalled, and the receives that they need."""
+        a, b = self.a, self.b
         memory = a.card.hca.memory
         for number in range(BATCH):
             index = self.posted & 0xFFFF
             ce = 2 if number == BATCH - 1 else 0
             wqe = self.ctrl(index, self.opcode, a.qpn, self.units, ce)[:16] + self.wqes
-            memory.write(a.sq_addr + (index & self.ring_mask) * 64, wqe)
-            self.posted += 1
+            for at in range(self.blocks):
+                slot = (index + at) & self.ring_mask
+                memory.write(a.sq_addr + slot * 64, wqe[at * 64 : at * 64 + 64])
+            if self.receives:
+                b.card.hca.memory.write(b.rq_addr + (self.messages & self.ring_mask) * 64, self.receive)
+            self.posted += self.blocks
+            self.messages += 1
         memory.write(a.dbr + 4, (self.posted & 0xFFFF).to_bytes(4, "big"))
-        # The host consumes completions at once.
-        cq = a.send_cq.cq
-        memory.write(cq.dbr_addr, (cq.producer & 0xFFFFFF).to_bytes(4, "big"))
+        # The hosts consume completions at once.
+        for end, queue in ((a, a.send_cq), (b, b.recv_cq)):
+            cq = queue.cq
+            end.card.hca.memory.write(cq.dbr_addr, (cq.producer & 0xFFFFFF).to_bytes(4, "big"))
+        if self.receives:
+            b.card.hca.memory.write(b.dbr, (self.messages & 0xFFFF).to_bytes(4, "big"))
 
     def run_batch(self) -> None:
         """One doorbell, and everything that follows from it."""
@@ -159,12 +207,18 @@ class Engine:
         assert (a.qp.state, b.qp.state) == (RTS, RTS), "a queue pair left RTS: flushes were timed, not messages"
         requester = a.qp.requester
         packets = max(1, -(-self.size // 4096))
-        assert requester.una - FIRST_PSN == self.posted * packets, "messages are missing"
+        sent = requester.next_psn if self.kind == "DATAGRAM" else requester.una
+        assert sent - FIRST_PSN == self.messages * packets, "messages are missing"
         assert not requester.pending
-        assert (a.card.hca.count[Count.TRAIN_MESSAGES] == self.posted) is self.trains, "the other engine was timed"
-        assert a.send_cq.cq.producer == self.posted // BATCH, "completions are missing"
+        assert (a.card.hca.count[Count.TRAIN_MESSAGES] == self.messages) is self.trains, "the other engine was timed"
+        assert a.send_cq.cq.producer == self.messages // BATCH, "completions are missing"
+        assert not self.receives or b.recv_cq.cq.producer == self.messages, "receives are missing"
         assert not a.card.hca.count[Count.RETRANSMITS]
+        if self.kind == "ATOMIC":
+            assert int.from_bytes(b.card.memory.read(self.remote, 8), "little") == self.messages
+            return
         where = self.remote if self.target is b else self.local
+        where += GRH_BYTES if self.kind == "DATAGRAM" else 0
         assert self.target.card.memory.read(where, self.size) == self.content, "the payload did not arrive"
 
     @staticmethod
@@ -179,9 +233,9 @@ class Engine:
         return packets
 
 
-def measure(name: str, size: int, opcode: int, seconds: float, trains: bool) -> Result:
+def measure(kind: str, size: int, seconds: float, trains: bool) -> Result:
     """Best of several runs, posting not counted."""
-    bench = Engine(size, opcode, trains)
+    bench = Engine(kind, size, trains)
     best = float("inf")
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -193,7 +247,7 @@ def measure(name: str, size: int, opcode: int, seconds: float, trains: bool) -> 
             spent += time.process_time() - start
         best = min(best, spent / (16 * BATCH))
     bench.verify()
-    return Result(name, size, best * 1e6, copy_us(size), call_us())
+    return Result(kind, size, best * 1e6, copy_us(size), call_us())
 
 
 def copy_us(size: int) -> float:
@@ -239,7 +293,7 @@ def main() -> None:
     BATCH = args.batch
     print(f"{BATCH} messages per doorbell, one acknowledgement and one completion for them; processor time")
     if args.profile:
-        bench = Engine(64, WqeOpcode.RDMA_WRITE, args.trains)
+        bench = Engine("WRITE", 64, args.trains)
         profile = cProfile.Profile()
         for _ in range(500):
             bench.post_batch()
@@ -254,10 +308,8 @@ def main() -> None:
             print(f"no engine in C: {loaded().reason}")
             return
         print("the engine in C" if trains else "the engine in Python")
-        for size in (0, 64, 4096, 65536, 262144):
-            print(measure("WRITE", size, WqeOpcode.RDMA_WRITE, args.seconds, trains).show())
-        for size in (64, 65536):
-            print(measure("READ", size, WqeOpcode.RDMA_READ, args.seconds, trains).show())
+        for kind, size in CASES:
+            print(measure(kind, size, args.seconds, trains).show())
 
 
 if __name__ == "__main__":

@@ -198,6 +198,7 @@ class Datagrams:
 
     def __init__(self, seed: int, rails: bool) -> None:
         self.random = random = Random(seed)
+        self.short = seed % 5 == 0
         self.world = World()
         self.sender = End(self.world.a, ServiceType.UD)
         self.receivers = [End(self.world.b, ServiceType.UD) for _ in range(2)]
@@ -219,7 +220,8 @@ class Datagrams:
             assert rq is not None
             if random.random() < 0.5:
                 for _ in range(min(random.randrange(20), 60 - end.rq_posted + rq.consumer)):
-                    size = random.choice((4096, 4096, 4096, 100, 40, 39))
+                    # One that is too short stays for a shorter datagram: all longer ones are dropped from then on.
+                    size = random.choice((4096, 100, 40, 39) if self.short else (4096, 1100))
                     place = self.places[index] + end.rq_posted % 64 * 8192
                     first = random.choice((40, 30, 50, size)) if size > 60 else size
                     sges = [end.sge(place, first), end.sge(place + 4096, size - first)] if size > first else [
@@ -233,8 +235,8 @@ class Datagrams:
             self.world.settle()
             # Where there was no way, it is looked for again.
             self.world.now_ns += 2_000_000
-        for seen, queue in zip(self.seen, (self.sender.send_cq, *(end.recv_cq for end in self.receivers)), strict=True):
-            seen += queue.poll()
+            for seen, end in zip(self.seen, (self.sender, *self.receivers), strict=True):
+                seen += end.send_cq.poll() + end.recv_cq.poll()
 
     def _post(self, ring: bool) -> None:
         random = self.random
@@ -263,4 +265,4 @@ def test_datagrams_have_one_outcome(seed: int) -> None:
             n: v for n, v in theirs.hca.count.items() if n not in differ
         }
     assert native.sender.qp.requester.next_psn == python.sender.qp.requester.next_psn
-    assert native.world.trains
+    assert native.world.trains or native.short
