@@ -86,24 +86,24 @@ def is_same(hca: Hca, qp: Qp, opened: Opened) -> bool:
 
 
 def may_go(hca: Hca, qp: Qp, opened: Opened) -> bool:
-    """What changes from one train to the next."""
-    far_qp = opened.far_qp()
+    """Tell whether the way is open at this moment, and bring what C knows of both cards up to date."""
     return (
-        far_qp is not None
-        and _is_listening(far_qp, qp.requester.next_psn)
-        and opened.through.is_open(qp.requester.mtu)
+        opened.through.is_open(qp.requester.mtu)
         and opened.near_card.refresh(hca)
         and opened.far_card.refresh(opened.far)
     )
 
 
-def _is_listening(far_qp: Qp, psn: int) -> bool:
+def is_listening(qp: Qp, opened: Opened) -> bool:
     """Tell whether the receive side expects the next message, and nothing else keeps it busy."""
+    far_qp = opened.far_qp()
+    if far_qp is None:
+        return False
     responder = far_qp.responder
     if far_qp.service == ST_UD:
         return not (responder.held or responder.paging)
     return (
-        responder.epsn == psn & PSN_MASK
+        responder.epsn == qp.requester.next_psn & PSN_MASK
         and responder.op < 0
         and not (responder.nak_sent or responder.refusing or responder.paging or responder.stalled)
         and not (responder.replies or responder.held or far_qp.backlog)

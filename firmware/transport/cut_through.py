@@ -28,7 +28,15 @@ from firmware.native.declarations import Stop, constant, moving, results
 from firmware.native.library import loaded
 from firmware.queues import completions_written
 from firmware.transport.completion import timestamp
-from firmware.transport.conversation import Conversation, Opened, is_same, may_go, open_connection, open_datagrams
+from firmware.transport.conversation import (
+    Conversation,
+    Opened,
+    is_listening,
+    is_same,
+    may_go,
+    open_connection,
+    open_datagrams,
+)
 from vhca.hw.effects import Effects
 from vhca.hw.hardware import Through
 from vhca.wire.packet import Packet
@@ -84,6 +92,10 @@ def _may_begin(hca: Hca, qp: Qp) -> Conversation | None:
 def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
     """Trains until one is over that had all its keys."""
     opened = conversation.opened
+    if opened is not None and not is_listening(qp, opened):
+        # It will be, once it has got what Python sends now.
+        conversation.most = ALONE
+        return Stop.UNUSUAL
     if opened is None or not may_go(hca, qp, opened):
         conversation.opened = None
         conversation.most = TOGETHER

@@ -270,6 +270,7 @@ def test_a_sequence_error_is_one_retry_and_as_many_more_as_there_are_losses() ->
     assert a.qp.requester.retries_left == 2
 
 
+@under_way
 def test_what_is_acknowledged_before_it_is_sent_again_is_not_sent_again() -> None:
     world, a, b = pair()
     world.fault = only_ours
