@@ -171,13 +171,13 @@ def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
     return True
 
 
-def completions_written(hca: Hca, cq: Cq, count: int, solicited: int) -> None:
-    """`count` completions were written by another engine, the last solicited one at index `solicited` (-1: none)."""
+def completions_written(hca: Hca, cq: Cq, count: int, solicited: int, last_solicited: int) -> None:
+    """`count` completions were written by another engine, `solicited` of them solicited, the last at that index."""
     hca.count[CQES] += count
-    if solicited >= 0:
-        cq.last_solicited = solicited
-    for _ in range(count):
-        if cq.arm_state == CQ_FIRED or (solicited < 0 and cq.arm_state != CQ_ARMED):
+    if solicited:
+        cq.last_solicited = last_solicited
+    for _ in range(count if cq.arm_state == CQ_ARMED else solicited):
+        if cq.arm_state == CQ_FIRED:
             return
         if cq.max_count > 1 and cq.period_us:
             _moderate(hca, cq)

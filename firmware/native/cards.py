@@ -4,16 +4,15 @@ Both are copies, so each has a stamp that changes with the original; :meth:`Nati
 train begins.
 """
 
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from firmware.memory import direct
 from firmware.model.block import Scratch
 from firmware.model.hca import Hca
 from firmware.model.objects import MODE_MTT, MODE_PA, Mkey
 from firmware.native.library import Library, loaded
-from vhca.hw.memory import MappedMemory, Memory
+from vhca.hw.memory import MOST_SPANS, MappedMemory, Memory
 
-MAX_SPANS: Final = 64
 _FLAT, _LINEAR, _PAGES = 1, 2, 3
 
 
@@ -50,7 +49,7 @@ class NativeCard(Scratch):
     def _map(self) -> None:
         spans = self._memory.spans()
         self._generation = self._memory.generation
-        self.usable = 0 < len(spans) <= MAX_SPANS
+        self.usable = 0 < len(spans) <= MOST_SPANS
         if not self.usable:
             spans = []
         ffi = self._ffi

@@ -65,10 +65,11 @@ MOVING: Final = (
 
 RESULTS: Final = (
     *("stop", "wanted_key", "wanted_far", "messages", "sq_waiting", "packets", "bytes", "acks", "unasked"),
-    *("answers", "answer_bytes", "writes", "reads", "atomics", "near_cqes", "far_cqes", "words_out", "words_back"),
+    *("answers", "answer_bytes", "writes", "reads", "atomics", "near_cqes", "far_cqes", "near_events", "far_events"),
+    *("words_out", "words_back"),
 )
 """What a train tells: counts of messages, packets and bytes that went out, acknowledgements and answers that came back,
-words of 4 bytes of both, completions on both sides; 0 before it."""
+words of 4 bytes of both, completions on both sides, and solicited ones among them; 0 before it."""
 
 constant: Final = Struct(f"@{len(CONSTANT)}q")
 moving: Final = Struct(f"@{len(MOVING)}q")

@@ -37,6 +37,7 @@ from vhca.wire.packet import ACKNOWLEDGE, RC, WRITE, Packet
 # What one train may do: the work of one step of the engine in Python.
 TRAIN_WQES: Final = 64
 TRAIN_LENGTH_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 64
 
 
 class Opened(NamedTuple):
@@ -86,9 +87,12 @@ def is_same(hca: Hca, qp: Qp, opened: Opened) -> bool:
 
 
 def may_go(hca: Hca, qp: Qp, opened: Opened) -> bool:
-    """Tell whether the way is open at this moment, and bring what C knows of both cards up to date."""
+    """Tell whether the way is open at this moment, and bring what C knows of both cards up to date.
+
+    Of a connection nothing is under way, but datagrams may be, and must not be overtaken.
+    """
     return (
-        opened.through.is_open(qp.requester.mtu)
+        opened.through.is_open(qp.requester.mtu, empty=qp.service == ST_UD)
         and opened.near_card.refresh(hca)
         and opened.far_card.refresh(opened.far)
     )
@@ -106,7 +110,7 @@ def is_listening(qp: Qp, opened: Opened) -> bool:
         responder.epsn == qp.requester.next_psn & PSN_MASK
         and responder.op < 0
         and not (responder.nak_sent or responder.refusing or responder.paging or responder.stalled)
-        and not (responder.replies or responder.held or far_qp.backlog)
+        and not (responder.replies or responder.held or far_qp.backlog or responder.recv)
         and (far_qp.state == RTS or responder.established)
     )
 
@@ -207,6 +211,9 @@ def _note(
     requester, sq, send_cq, recv_cq = qp.requester, qp.sq, qp.send_cq, far_qp.recv_cq
     if sq is None or isinstance(sq, RecordlessSendQueue) or send_cq is None or recv_cq is None:
         return None
+    if sq.base % BLOCK_BYTES:
+        # Behind a tiny receive queue: blocks may cross pages.
+        return None
     rq = far_qp.rq if far_qp.srq is None else None
     slid, path_bits, sl = origin(far.ports[through.port], probe)
     values = {
@@ -240,10 +247,15 @@ def _note(
     if rq is not None:
         values |= _ring("rq", rq.buffer, 0, rq.log_size, rq.dbr_addr)
     values |= more
-    constant.pack_into(conversation.argument, 0, *(values.get(name, 0) for name in CONSTANT))
+    constant.pack_into(conversation.argument, 0, *(_signed(values.get(name, 0)) for name in CONSTANT))
     buffers = ref(send_cq.buffer), ref(recv_cq.buffer)
     stamp = _stamp(hca, qp, far, far_qp)
     return Opened(through, far, ref(far_qp), far_qp.handle, buffers, hca.native, far.native, stamp)
+
+
+def _signed(value: int) -> int:
+    """A number of 64 bits as the argument has it; C takes addresses as they are."""
+    return value - (1 << 64) if value >> 63 else value
 
 
 def _address(kept: bytes | bytearray) -> int:

@@ -96,10 +96,12 @@ def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
         # It will be, once it has got what Python sends now.
         conversation.most = ALONE
         return Stop.UNUSUAL
-    if opened is None or not may_go(hca, qp, opened):
-        conversation.opened = None
+    if opened is None:
         conversation.most = TOGETHER
         conversation.try_at = hca.now_ns + PATIENCE_NS
+        return Stop.UNUSUAL
+    if not may_go(hca, qp, opened):
+        conversation.most = TOGETHER
         return Stop.UNUSUAL
     for _ in range(KEYS_PER_TRAIN):
         stop, messages = _train(hca, qp, opened, conversation)
@@ -141,7 +143,7 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
     loaded().lib.vhca_run_train(conversation.pointer, near_card.card, far_card.card)
     (
         stop, _, _, messages, waiting, packets, size, acks, _, answers, answer_bytes, writes, reads, atomics,
-        near_cqes, far_cqes, words_out, words_back,
+        near_cqes, far_cqes, near_events, far_events, words_out, words_back,
     ) = results.unpack_from(argument, RESULTS_AT)  # fmt: skip
     if messages:
         (
@@ -158,9 +160,9 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
         _count_ports(hca, qp, far, far_qp, (packets, words_out, acks + answers, words_back))
         through.passed(packets, words_out, acks + answers, words_back)
         if far_cqes:
-            _tell(through, far, recv_cq, far_cqes, far_solicited)
+            _tell(through, far, recv_cq, (far_cqes, far_events, far_solicited))
         if near_cqes:
-            completions_written(hca, send_cq, near_cqes, near_solicited)
+            completions_written(hca, send_cq, near_cqes, near_events, near_solicited)
     return Stop(stop), messages
 
 
@@ -218,14 +220,14 @@ def _count_ports(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, moved: tuple[int, int, 
     there.xmit_data += words_back
 
 
-def _tell(through: Through, far: Hca, cq: Cq, count: int, solicited: int) -> None:
+def _tell(through: Through, far: Hca, cq: Cq, written: tuple[int, int, int]) -> None:
     """Completions were written on the other card: its own step sends the event, if one is due."""
     if cq.arm_state == CQ_FIRED:
-        completions_written(far, cq, count, solicited)
+        completions_written(far, cq, *written)
         return
 
     def report(out: Effects) -> None:
         far.out = out
-        completions_written(far, cq, count, solicited)
+        completions_written(far, cq, *written)
 
     through.step(report)

@@ -273,7 +273,10 @@ def _write(hca: Hca, qp: Qp, responder: Responder, packet: Packet) -> None:
         responder.length = length
         responder.va = va
     else:
-        recv, responder.recv = responder.recv, None
+        recv = None
+        if takes_receive:
+            # A receive that a SEND holds, whose pages were missing, is not this message's.
+            recv, responder.recv = responder.recv, None
         responder.op = NO_MESSAGE
         responder.mkey = None
         responder.msn = responder.msn + 1 & PSN_MASK

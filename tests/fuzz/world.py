@@ -309,7 +309,7 @@ class _Rails:
         self._world = world
         self._host = host
 
-    def is_open(self, mtu: int) -> bool:
+    def is_open(self, mtu: int, *, empty: bool = False) -> bool:
         world = self._world
         if not world.rails or world.spoil is not None or world.wire or not self._host.link:
             return False

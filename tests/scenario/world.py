@@ -55,7 +55,7 @@ class Rails:
     def firmware(self) -> Firmware:
         return self._card.firmware
 
-    def is_open(self, mtu: int) -> bool:
+    def is_open(self, mtu: int, *, empty: bool = False) -> bool:
         world = self._world
         return world.rails and world.fault is None and not world.queue
 

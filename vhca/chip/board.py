@@ -59,8 +59,8 @@ MEMORY_LIMIT_BYTES: Final = 1 << 30
 class Passage(Protocol):
     """What a cable knows of the way to another card; see :class:`vhca.hw.hardware.Through`."""
 
-    def is_open(self, mtu: int) -> bool:
-        """Tell whether nothing happens to packets on it."""
+    def is_open(self, mtu: int, *, empty: bool = False) -> bool:
+        """Tell whether nothing happens to packets on it, and, if `empty`, none is on it."""
         ...
 
     def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
@@ -112,10 +112,12 @@ class _Through:
         """See :class:`vhca.hw.hardware.Through`."""
         self._passage.passed(sent, sent_words, back, back_words)
 
-    def is_open(self, mtu: int) -> bool:
+    def is_open(self, mtu: int, *, empty: bool = False) -> bool:
         """Neither the fabric nor the other board is in the way."""
         board = self._board
-        return not (board.dead or board.busy or board.full) and self._passage.is_open(mtu)
+        if board.dead or board.busy or board.full or (empty and board.has_packets):
+            return False
+        return self._passage.is_open(mtu, empty=empty)
 
     def step(self, run: Callable[[Effects], None]) -> None:
         """See :class:`vhca.hw.hardware.Through`."""
@@ -319,6 +321,11 @@ class Board:
             self._busy = False
             if self.firmware.waiting():
                 self._ask_for_turn()
+
+    @property
+    def has_packets(self) -> bool:
+        """True while packets wait for the card's turn."""
+        return bool(self._inbox or self._waiting)
 
     @property
     def busy(self) -> bool:

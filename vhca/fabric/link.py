@@ -99,6 +99,11 @@ class LinkEnd:
             or self._delayed_bytes > DELAYED_BYTES
         )
 
+    @property
+    def in_use(self) -> bool:
+        """True while anything that was sent from here is on the cable."""
+        return bool(self.other._queue) or self._delayed > 0
+
     def attach(self, endpoint: Endpoint, enabled: bool = True) -> None:
         """Plug in; an enabled end may bring the link up."""
         self.endpoint = endpoint

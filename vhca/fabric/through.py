@@ -19,7 +19,7 @@ class Way:
         self._route = route
         self._back = back
 
-    def is_open(self, mtu: int) -> bool:
+    def is_open(self, mtu: int, *, empty: bool = False) -> bool:
         """See :class:`vhca.hw.hardware.Through`."""
         near, far = self._near, self._far
         return (
@@ -27,8 +27,8 @@ class Way:
             and far.end is not None
             and _is_plain(near.end.link)
             and _is_plain(far.end.link)
-            and not near.end.other.full
-            and not far.end.full
+            and not (near.end.other.in_use if empty else near.end.other.full)
+            and not (far.end.in_use if empty else far.end.full)
             and _forwards(near, far, self._route, mtu)
             and _forwards(far, near, self._back, mtu)
         )

@@ -61,8 +61,11 @@ class Through(Protocol):
         """The program of the other card."""
         ...
 
-    def is_open(self, mtu: int) -> bool:
-        """Tell whether that holds at this moment for packets of `mtu` bytes, in both directions."""
+    def is_open(self, mtu: int, *, empty: bool = False) -> bool:
+        """Tell whether that holds at this moment for packets of `mtu` bytes, in both directions.
+
+        With `empty` nothing may be under way from here to there either.
+        """
         ...
 
     def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:

@@ -5,7 +5,7 @@ copy what you check, check what you copied, use the copy.
 """
 
 import ctypes
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 
 class DmaError(Exception):
@@ -22,6 +22,10 @@ class Memory(Protocol):
     def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
         """Store `data` at `addr`; raises :class:`DmaError`. Board use: firmware returns `DmaWrite` instead."""
         ...
+
+
+MOST_SPANS: Final = 64
+"""Of one memory: where there are more, none of it is reached by address."""
 
 
 class Span(NamedTuple):
@@ -43,7 +47,7 @@ class MappedMemory(Memory, Protocol):
         ...
 
     def spans(self) -> list[Span]:
-        """What can be reached by address, in the order of bus addresses."""
+        """What can be reached by address, in the order of bus addresses; nothing if that were above MOST_SPANS."""
         ...
 
 

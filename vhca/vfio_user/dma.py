@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from vhca.hw.memory import DmaError, Span
+from vhca.hw.memory import MOST_SPANS, DmaError, Span
 from vhca.vfio_user.counters import Access
 from vhca.vfio_user.files import Buffer, File, FileTable
 from vhca.vfio_user.proto import ADDRESS_END, MAX_DMA_MAPS, DmaFlags
@@ -268,8 +268,10 @@ class DmaTable:
         return "message" if file is None else file.access
 
     def spans(self) -> list[Span]:
-        """What can be reached by address in this process: windows onto files that cannot shrink."""
-        spans = []
+        """What can be reached by address in this process: windows onto files that cannot shrink, if they are few."""
+        spans: list[Span] = []
+        if len(self._windows) > MOST_SPANS:
+            return spans
         for window in self._windows:
             place = _address(window.memory) if window.memory is not None else None
             if place is not None and window.end < ADDRESS_END:

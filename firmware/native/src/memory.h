@@ -63,6 +63,16 @@ static inline uint32_t load32(const uint8_t *at)
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
+/* A doorbell record: read once, and before what it tells of. Hosts are little-endian, as x86-64 and aarch64 are. */
+static inline uint32_t load_record(const uint8_t *at)
+{
+    uint32_t value;
+
+    memcpy(&value, at, 4);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return __builtin_bswap32(value);
+}
+
 static inline uint64_t load64(const uint8_t *at)
 {
     return (uint64_t)load32(at) << 32 | load32(at + 4);

@@ -118,7 +118,7 @@ enum outcome look_at_receive(struct run *run, uint8_t *raw)
 
     if (!run->has_receives)
         return UNUSUAL;
-    posted = (load32(run->receive_record) - (uint64_t)train->rq_consumer) & 0xFFFF;
+    posted = (load_record(run->receive_record) - (uint64_t)train->rq_consumer) & 0xFFFF;
     if (!posted)
         return UNUSUAL;
     at = ((uint64_t)train->rq_consumer & run->receives.mask) << train->rq_log_stride;
@@ -209,8 +209,10 @@ void complete_send(struct run *run, const struct message *message, const uint8_t
     if (answer)
         before = put_inline(cqe, front, answer, message->length, (uint64_t)train->inline_read);
     queue_put(&run->near_cq, cqe, before);
-    if (message->ce == COMPLETION_ALWAYS_AND_EQE)
+    if (message->ce == COMPLETION_ALWAYS_AND_EQE) {
         train->near_solicited = (int64_t)run->near_cq.producer - 1;
+        train->near_events++;
+    }
 }
 
 void complete_receive(struct run *run, const struct message *message, uint32_t opcode, uint64_t size, uint32_t extra,
@@ -236,6 +238,8 @@ void complete_receive(struct run *run, const struct message *message, uint32_t o
         before = put_inline(cqe, front, data, message->length, (uint64_t)train->inline_receive);
     train->rq_consumer++;
     queue_put(&run->far_cq, cqe, before);
-    if (message->solicited)
+    if (message->solicited) {
         train->far_solicited = (int64_t)run->far_cq.producer - 1;
+        train->far_events++;
+    }
 }

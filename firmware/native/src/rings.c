@@ -54,7 +54,7 @@ bool queue_has_room(struct queue *queue)
         return false;
     if (queue->producer - queue->consumer < size || queue->overrun_ignored)
         return true;
-    consumer = queue->consumer + ((load32(queue->record) - queue->consumer) & 0xFFFFFF);
+    consumer = queue->consumer + ((load_record(queue->record) - queue->consumer) & 0xFFFFFF);
     if (consumer <= queue->producer)
         queue->consumer = consumer;
     return queue->producer - queue->consumer < size;

@@ -237,7 +237,7 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
     train->stop = TRAIN_UNUSUAL;
     if (!open_run(&run, train, near, far))
         return;
-    run.waiting = (load32(run.send_record) - (uint64_t)train->sq_consumer) & 0xFFFF;
+    run.waiting = (load_record(run.send_record) - (uint64_t)train->sq_consumer) & 0xFFFF;
     if (run.waiting > run.sends.mask + 1)
         run.waiting = run.sends.mask + 1;
     for (;;) {
