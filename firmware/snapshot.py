@@ -128,7 +128,7 @@ def _items(things: Iterable[Any]) -> Iterator[tuple[object, Any]]:
 def _attributes(thing: object) -> Iterator[tuple[object, Any]]:
     for cls in type(thing).__mro__:
         for name in getattr(cls, "__slots__", ()):
-            if hasattr(thing, name):
+            if name != "__weakref__" and hasattr(thing, name):
                 yield f".{name}", getattr(thing, name)
     for name, value in getattr(thing, "__dict__", {}).items():
         yield f".{name}", value

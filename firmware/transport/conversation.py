@@ -32,12 +32,12 @@ from firmware.transport.port import (
     way_back,
 )
 from vhca.hw.hardware import Through
+from vhca.wire.connectx.wqe import BASIC_BLOCK_SIZE
 from vhca.wire.packet import ACKNOWLEDGE, RC, WRITE, Packet
 
 # What one train may do: the work of one step of the engine in Python.
 TRAIN_WQES: Final = 64
 TRAIN_LENGTH_BYTES: Final = 1 << 20
-BLOCK_BYTES: Final = 64
 
 
 class Opened(NamedTuple):
@@ -211,7 +211,7 @@ def _note(
     requester, sq, send_cq, recv_cq = qp.requester, qp.sq, qp.send_cq, far_qp.recv_cq
     if sq is None or isinstance(sq, RecordlessSendQueue) or send_cq is None or recv_cq is None:
         return None
-    if sq.base % BLOCK_BYTES:
+    if sq.base % BASIC_BLOCK_SIZE:
         # Behind a tiny receive queue: blocks may cross pages.
         return None
     rq = far_qp.rq if far_qp.srq is None else None
