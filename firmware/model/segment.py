@@ -11,6 +11,11 @@ from vhca.wire.packet import Packet
 BURST_BYTES: Final = 256 << 10
 BURST_PACKETS: Final = 256
 MESSAGE_BYTES_MAX: Final = 1 << 31
+# What a queue pair sends in one step.
+WQE_BUDGET: Final = 64
+BYTE_BUDGET: Final = 1 << 20
+# A long run of packets asks for an acknowledgement on its way.
+ASK_PACKETS: Final = 128
 # What a burst costs of a step's budget beside its payload and its pieces; and what a packet costs at least, since a
 # cable with faults cuts bursts.
 BURST_COST_BYTES: Final = 256

@@ -10,10 +10,9 @@ from firmware.memory import direct
 from firmware.model.block import Scratch
 from firmware.model.hca import Hca
 from firmware.model.objects import MODE_MTT, MODE_PA, Mkey
+from firmware.native.declarations import KeyKind
 from firmware.native.library import Library, loaded
 from vhca.hw.memory import MOST_SPANS, MappedMemory, Memory
-
-_FLAT, _LINEAR, _PAGES = 1, 2, 3
 
 
 def native_card(memory: Memory) -> "NativeCard | None":
@@ -70,12 +69,13 @@ class NativeCard(Scratch):
         pages: Any = self._ffi.NULL
         count = linear = 0
         if mkey.mode == MODE_PA:
-            kind = _FLAT
+            kind = KeyKind.FLAT
         elif direct(mkey, mkey.start) >= 0:
-            kind, linear = _LINEAR, mkey.linear
+            kind, linear = KeyKind.LINEAR, mkey.linear
         elif mkey.surveyed and mkey.mtts:
             # No view is kept, since a part may be put in place: any change of a key makes C forget all of them first.
-            kind, pages, count = _PAGES, self._ffi.cast("void *", self._ffi.from_buffer(mkey.mtts)), len(mkey.mtts) >> 3
+            kind, count = KeyKind.PAGES, len(mkey.mtts) >> 3
+            pages = self._ffi.cast("void *", self._ffi.from_buffer(mkey.mtts))
         else:
             return False
         flags = mkey.length64 | mkey.paged << 1

@@ -8,9 +8,11 @@ from struct import Struct
 from typing import Final
 
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from firmware.model.segment import ASK_PACKETS, BURST_COST_BYTES
 from firmware.queues import TERMINATOR_LKEY
 from vhca.layout import Layout
 from vhca.wire.connectx.cqe import Cqe64, CqeFormat, CqeOpcode
+from vhca.wire.connectx.mkey import QPN_ANY
 from vhca.wire.connectx.wqe import (
     AtomicSegment,
     CompletionMode,
@@ -20,7 +22,7 @@ from vhca.wire.connectx.wqe import (
     RaddrSegment,
     WqeOpcode,
 )
-from vhca.wire.headers import GrhHeader
+from vhca.wire.headers import Aeth, AtomicAckEth, AtomicEth, Bth, Deth, GrhHeader, ImmDt, Lrh, Reth
 
 
 class Stop(IntEnum):
@@ -39,6 +41,19 @@ class Stop(IntEnum):
 def _ring(name: str) -> tuple[str, ...]:
     """What is said of a ring: where it is and its size (an address, or a place in pages of a list), its record."""
     return tuple(f"{name}_{what}" for what in ("addr", "offset", "list", "pages", "log_page", "log", "record"))
+
+
+class KeyKind(IntEnum):
+    """How C translates a key to the bus."""
+
+    NONE = 0
+    """There is no key in this place."""
+    FLAT = 1
+    """Its addresses are those of the bus."""
+    LINEAR = 2
+    """From one address on."""
+    PAGES = 3
+    """By a page list."""
 
 
 CONSTANT: Final = (
@@ -76,6 +91,7 @@ moving: Final = Struct(f"@{len(MOVING)}q")
 results: Final = Struct(f"@{len(RESULTS)}q")
 TRAIN_BYTES: Final = constant.size + moving.size + results.size
 
+HEADERS: Final = (Lrh, GrhHeader, Bth, Deth, Reth, AtomicEth, Aeth, AtomicAckEth, ImmDt)
 PROTOTYPES: Final = """
 struct card *vhca_card_new(void);
 void vhca_card_free(struct card *card);
@@ -100,11 +116,12 @@ def train_h() -> str:
 def formats_h() -> str:
     """`formats.h`: of each field its place, and of bit fields shift and mask in their dword; codes."""
     lines = ["#ifndef VHCA_FORMATS_H", "#define VHCA_FORMATS_H"]
-    for layout in (CtrlSegment, RaddrSegment, AtomicSegment, DatagramSegment, DataSegment, Cqe64, GrhHeader):
+    for layout in (CtrlSegment, RaddrSegment, AtomicSegment, DatagramSegment, DataSegment, Cqe64, *HEADERS):
         lines += _fields(layout)
     codes = {f"WQE_{code.name}": int(code) for code in WqeOpcode}
     codes |= {f"CQE_{code.name}": int(code) for code in CqeOpcode}
     codes |= {f"CQE_{code.name}": int(code) for code in CqeFormat}
+    codes |= {f"KEY_{kind.name}": int(kind) for kind in KeyKind}
     codes |= {f"COMPLETION_{code.name}": int(code) for code in CompletionMode}
     codes |= {
         "ACCESS_LOCAL_READ": LOCAL_READ,
@@ -113,6 +130,9 @@ def formats_h() -> str:
         "ACCESS_REMOTE_WRITE": REMOTE_WRITE,
         "ACCESS_REMOTE_ATOMIC": REMOTE_ATOMIC,
         "TERMINATOR_LKEY": TERMINATOR_LKEY,
+        "QPN_ANY": QPN_ANY,
+        "ASK_PACKETS": ASK_PACKETS,
+        "BURST_COST_BYTES": BURST_COST_BYTES,
     }
     lines += [f"#define {name} {value:#x}" for name, value in codes.items()]
     return "\n".join([*lines, "#endif", ""])

@@ -3,7 +3,7 @@
 What is found out once is kept with a stamp; what may change from one train to the next is asked each time.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 from firmware.model.hca import Hca
@@ -14,6 +14,7 @@ from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTR, RTS, ST_RC, ST_UD, Qp, Shared
 from firmware.model.queue_buffer import QueueBuffer
 from firmware.model.rings import RecordlessSendQueue
+from firmware.model.segment import BYTE_BUDGET, WQE_BUDGET
 from firmware.native.cards import NativeCard
 from firmware.native.declarations import CONSTANT, TRAIN_BYTES, constant
 from firmware.native.library import loaded
@@ -34,10 +35,6 @@ from firmware.transport.port import (
 from vhca.hw.hardware import Through
 from vhca.wire.connectx.wqe import BASIC_BLOCK_SIZE
 from vhca.wire.packet import ACKNOWLEDGE, RC, WRITE, Packet
-
-# What one train may do: the work of one step of the engine in Python.
-TRAIN_WQES: Final = 64
-TRAIN_LENGTH_BYTES: Final = 1 << 20
 
 
 class Opened(NamedTuple):
@@ -241,8 +238,8 @@ def _note(
         **_ring("rcq", recv_cq.buffer, 0, recv_cq.log_size, recv_cq.dbr_addr),
         "rcq_bytes": recv_cq.cqe_bytes,
         "rcq_ignores": recv_cq.overrun_ignore,
-        "wqe_budget": TRAIN_WQES,
-        "byte_budget": TRAIN_LENGTH_BYTES,
+        "wqe_budget": WQE_BUDGET,
+        "byte_budget": BYTE_BUDGET,
     }
     if rq is not None:
         values |= _ring("rq", rq.buffer, 0, rq.log_size, rq.dbr_addr)

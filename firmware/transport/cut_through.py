@@ -156,9 +156,11 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
         hca.count[Count.TRAINS] += 1
         hca.count[Count.TRAIN_MESSAGES] += messages
         _advance(qp, far_qp, psn, messages)
-        _count(hca, far, far_qp, (packets, size, acks + answers, answer_bytes), (writes, reads, atomics))
-        _count_ports(hca, qp, far, far_qp, (packets, words_out, acks + answers, words_back))
-        through.passed(packets, words_out, acks + answers, words_back)
+        back = acks + answers
+        _count(hca, far, far_qp, (packets, size, back, answer_bytes), (writes, reads, atomics))
+        hca.ports[qp.port].counters.exchanged(packets, words_out, back, words_back)
+        far.ports[far_qp.port].counters.exchanged(back, words_back, packets, words_out)
+        through.passed(packets, words_out, back, words_back)
         if far_cqes:
             _tell(through, far, recv_cq, (far_cqes, far_events, far_solicited))
         if near_cqes:
@@ -205,19 +207,6 @@ def _count(hca: Hca, far: Hca, far_qp: Qp, moved: tuple[int, int, int, int], req
 
 
 _REQUESTS: Final = (QCount.RX_WRITE_REQUESTS, QCount.RX_READ_REQUESTS, QCount.RX_ATOMIC_REQUESTS)
-
-
-def _count_ports(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, moved: tuple[int, int, int, int]) -> None:
-    sent, words_out, back, words_back = moved
-    near, there = hca.ports[qp.port].counters, far.ports[far_qp.port].counters
-    near.xmit_pkts += sent
-    near.xmit_data += words_out
-    near.rcv_pkts += back
-    near.rcv_data += words_back
-    there.rcv_pkts += sent
-    there.rcv_data += words_out
-    there.xmit_pkts += back
-    there.xmit_data += words_back
 
 
 def _tell(through: Through, far: Hca, cq: Cq, written: tuple[int, int, int]) -> None:

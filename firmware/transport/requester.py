@@ -23,7 +23,14 @@ from firmware.model.hca import Hca
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTS, ST_DCI, ST_RC, ST_UC, ST_XRC, Qp, Requester
 from firmware.model.rings import SendQueue
-from firmware.model.segment import BURST_COST_BYTES, LOG_PACKET_COST, packet_count
+from firmware.model.segment import (
+    ASK_PACKETS,
+    BURST_COST_BYTES,
+    BYTE_BUDGET,
+    LOG_PACKET_COST,
+    WQE_BUDGET,
+    packet_count,
+)
 from firmware.model.send_wqe import LOCAL, SendWqe
 from firmware.model.timers import Timer, TimerKind
 from firmware.native.declarations import Stop
@@ -37,15 +44,10 @@ from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import FenceMode
 from vhca.wire.packet import COMPARE_SWAP, DC, RC, READ_REQUEST, UC, XRC, Packet
 
-# Work of one step.
-WQE_BUDGET: Final = 64
-BYTE_BUDGET: Final = 1 << 20
 # What may be outstanding: bytes, counted as packets of full size, but at least so many packets. Of an unreliable
 # connection nothing is.
 WINDOW_BYTES: Final = 2 << 20
 WINDOW_PACKETS: Final = 512
-# A long run of packets asks for an acknowledgement on its way.
-ASK_PACKETS: Final = 128
 MAX_PACKETS: Final = (1 << 23) - 1
 # WQEs that are fetched and not completed: an acknowledgement, or an error, may end all of them in one step.
 MAX_PENDING: Final = 512

@@ -3,10 +3,11 @@
 import pytest
 
 from firmware.model.counters import Count
+from firmware.model.segment import ASK_PACKETS
 from firmware.transport.attributes import live_context
 from firmware.transport.completion import EVENT_ACCESS_ERROR, FLUSHED, SCATTER_32, SCATTER_64, inline_bytes
 from firmware.transport.replies import refuse
-from firmware.transport.requester import ASK_PACKETS, MAX_PENDING
+from firmware.transport.requester import MAX_PENDING
 from tests.scenario.tools import FIRST, inject, under_way
 from tests.scenario.world import RTS, ST_RC, ST_UD, CompletionQueue, End, World, pair
 from vhca.wire.connectx.cmd import Op

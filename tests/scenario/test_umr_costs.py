@@ -11,9 +11,9 @@ from firmware.model.hca import Hca
 from firmware.model.objects import MODE_KLM, MODE_KSM, MODE_MTT, Mkey
 from firmware.model.pages import packed
 from firmware.model.qp import Qp
+from firmware.model.segment import BYTE_BUDGET
 from firmware.model.send_wqe import SendWqe
 from firmware.transport import umr as umr_module
-from firmware.transport.requester import BYTE_BUDGET
 from tests.scenario.registration import entries, free_key, registration_queue, umr
 from tests.scenario.world import Card, End, packed_klms, pair
 from vhca.wire.connectx.cqe import CqeSyndrome

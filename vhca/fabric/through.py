@@ -35,15 +35,8 @@ class Way:
 
     def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
         """See :class:`vhca.hw.hardware.Through`."""
-        near, far = self._near.counters, self._far.counters
-        near.rcv_pkts += sent
-        near.rcv_data += sent_words
-        far.xmit_pkts += sent
-        far.xmit_data += sent_words
-        far.rcv_pkts += back
-        far.rcv_data += back_words
-        near.xmit_pkts += back
-        near.xmit_data += back_words
+        self._near.counters.exchanged(back, back_words, sent, sent_words)
+        self._far.counters.exchanged(sent, sent_words, back, back_words)
 
 
 def _is_plain(link: Link) -> bool:

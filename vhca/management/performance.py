@@ -63,6 +63,13 @@ class PortCounters:
         """Received packets that were no multicast."""
         return self.rcv_pkts - self.multicast_rcv_pkts
 
+    def exchanged(self, sent: int, sent_words: int, received: int, received_words: int) -> None:
+        """Count packets to one receiver, and their words, that leave and that arrive."""
+        self.xmit_pkts += sent
+        self.xmit_data += sent_words
+        self.rcv_pkts += received
+        self.rcv_data += received_words
+
     def sent(self, packet: Packet, words: int) -> None:
         """Count a packet or burst that leaves; `words` is its :func:`data_words`."""
         count = packet.count

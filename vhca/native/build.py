@@ -70,6 +70,8 @@ def _compile(command: Sequence[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise NativeError(f"{command[0]} did not end in {TIMEOUT_S} s") from None
+    except OSError as error:
+        raise NativeError(f"{command[0]}: {error.strerror}\n  -> let CC name a C compiler, or unset it") from error
     if done.returncode:
         said = "\n".join(done.stderr.splitlines()[:20])
         raise NativeError(f"{shlex.join(command[:4])} ... failed:\n{said}")

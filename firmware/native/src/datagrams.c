@@ -3,7 +3,7 @@
 /* The GRH of the datagrams of a train, with the PayLen of this one: from BTH to ICRC (8.3). */
 static void put_header(const struct train *train, const struct message *message, uint8_t header[GRH])
 {
-    uint64_t size = 12 + DETH + (message->with_immediate ? IMMDT : 0) + message->length + (-message->length & 3) + 4;
+    uint64_t size = BTH_SIZE + DETH_SIZE + (message->with_immediate ? IMM_DT_SIZE : 0) + message->length + (-message->length & 3) + ICRC;
 
     memcpy(header, (const uint8_t *)(uintptr_t)train->global_header, GRH);
     store16(header + GRH_HEADER_PAY_LEN_AT, (uint16_t)size);
@@ -52,7 +52,7 @@ enum outcome execute_datagram(struct run *run, struct message *message)
     else
         copy_pieces(&rest, &message->local, message->length);
     train->words_out +=
-        (int64_t)words_of(train, 1, message->length, DETH + (message->with_immediate ? IMMDT : 0));
+        (int64_t)words_of(train, 1, message->length, DETH_SIZE + (message->with_immediate ? IMM_DT_SIZE : 0));
     train->packets++;
     train->bytes += (int64_t)message->length;
     train->next_psn++;

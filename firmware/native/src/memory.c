@@ -1,4 +1,5 @@
 #include "memory.h"
+#include "formats.h"
 
 uint8_t *span_at(struct card *card, uint64_t addr, uint64_t size, bool write)
 {
@@ -47,7 +48,7 @@ enum outcome resolve(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn,
 
     if (entry->kind == KEY_NONE || entry->key != key)
         return MISSING;
-    if (entry->pd != pd || (entry->qpn != 0xFFFFFF && entry->qpn != qpn) || (entry->rights & right) != right)
+    if (entry->pd != pd || (entry->qpn != QPN_ANY && entry->qpn != qpn) || (entry->rights & right) != right)
         return UNUSUAL;
     if (va + length < va)
         return UNUSUAL;

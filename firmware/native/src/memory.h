@@ -19,8 +19,6 @@ struct span {
     bool readable, writable;
 };
 
-enum key_kind { KEY_NONE, KEY_FLAT, KEY_LINEAR, KEY_PAGES };
-
 /* A memory key that translates to the bus: as it is (FLAT), by one address (LINEAR), or by a page list. */
 struct key {
     uint32_t key, pd, qpn;

@@ -11,7 +11,7 @@
 enum { UNIT = 16, MOST_BLOCKS = 16, LARGEST = 1 << 20, LOG_LONGEST_RECEIVE = 10 };
 
 /* Bytes of a packet from LRH to ICRC without payload: LRH, BTH, ICRC; and the extended headers. */
-enum { HEADERS = 8 + 12 + 4, GRH = 40, RETH = 16, AETH = 4, DETH = 8, IMMDT = 4, ATOMIC_ETH = 28, ATOMIC_ACK_ETH = 8 };
+enum { ICRC = 4, HEADERS = LRH_SIZE + BTH_SIZE + ICRC, GRH = GRH_HEADER_SIZE };
 
 struct message {
     uint8_t opcode, ce;

@@ -7,8 +7,6 @@
  */
 #include "messages.h"
 
-enum { ASK_PACKETS = 128 };
-
 static uint64_t packets_of(const struct train *train, uint64_t length)
 {
     uint64_t count = (length + (UINT64_C(1) << train->log_mtu) - 1) >> train->log_mtu;
@@ -81,7 +79,7 @@ static enum outcome execute_request(struct run *run, struct message *message)
     }
     count = packets_of(train, message->length);
     train->words_out += (int64_t)words_of(train, count, message->length,
-                                          (is_send ? 0 : RETH) + (message->with_immediate ? IMMDT : 0));
+                                          (is_send ? 0 : RETH_SIZE) + (message->with_immediate ? IMM_DT_SIZE : 0));
     train->packets += (int64_t)count;
     train->unasked += (int64_t)count;
     if (train->unasked >= ASK_PACKETS) {
@@ -122,8 +120,8 @@ static enum outcome execute_read(struct run *run, struct message *message)
         copy_pieces(&message->local, &there, message->length);
     }
     count = packets_of(train, message->length);
-    train->words_out += (int64_t)words_of(train, 1, 0, RETH);
-    train->words_back += (int64_t)words_of(train, count, message->length, count == 1 ? AETH : 2 * AETH);
+    train->words_out += (int64_t)words_of(train, 1, 0, RETH_SIZE);
+    train->words_back += (int64_t)words_of(train, count, message->length, count == 1 ? AETH_SIZE : 2 * AETH_SIZE);
     train->packets++;
     train->answers += (int64_t)count;
     train->answer_bytes += (int64_t)message->length;
@@ -161,8 +159,8 @@ static enum outcome execute_atomic(struct run *run, struct message *message)
     in_completion = train->inline_read && message->ce >= COMPLETION_ALWAYS;
     if (!in_completion)
         fill_pieces(&message->local, original, 8);
-    train->words_out += (int64_t)words_of(train, 1, 0, ATOMIC_ETH);
-    train->words_back += (int64_t)words_of(train, 1, 0, AETH + ATOMIC_ACK_ETH);
+    train->words_out += (int64_t)words_of(train, 1, 0, ATOMIC_ETH_SIZE);
+    train->words_back += (int64_t)words_of(train, 1, 0, AETH_SIZE + ATOMIC_ACK_ETH_SIZE);
     train->packets++;
     train->answers++;
     train->next_psn++;
@@ -256,7 +254,7 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
             train->stop = outcome == MISSING ? TRAIN_MISSING : TRAIN_UNUSUAL;
             break;
         }
-        bytes -= (int64_t)message.length + 256;
+        bytes -= (int64_t)message.length + BURST_COST_BYTES;
         train->messages++;
         train->sq_consumer += message.blocks;
         run.waiting -= message.blocks;
@@ -266,7 +264,7 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
         train->unasked = 0;
         train->acks++;
     }
-    train->words_back += train->acks * (int64_t)words_of(train, 1, 0, AETH);
+    train->words_back += train->acks * (int64_t)words_of(train, 1, 0, AETH_SIZE);
     train->near_cqes = (int64_t)run.near_cq.taken;
     train->far_cqes = (int64_t)run.far_cq.taken;
     train->scq_producer = (int64_t)run.near_cq.producer;
