@@ -9,8 +9,9 @@ from pathlib import Path
 from firmware.model.counters import Count, CountOf, QCount, SmpCount, SmpCountOf
 from vhca.chip.counters import BoardCount
 from vhca.counting import Family, Name
-from vhca.fabric.counters import CableDrop, DirectoryCount, DirectoryCountOf, Drop, ManagerCount, PortCount
+from vhca.fabric.counters import CableDrop, Drop, PortCount
 from vhca.management.counters import PerfCount, PerfCountOf
+from vhca.subnet.counters import DirectoryCount, DirectoryCountOf, ManagerCount
 from vhca.vfio_user.counters import ServerCount
 
 HEAD = """\

@@ -19,6 +19,7 @@ SHEETS = (
     "vhca",
     "vhca.chip",
     "vhca.fabric",
+    "vhca.subnet",
     "vhca.management",
     "vhca.wire",
     "vhca.wire.connectx",

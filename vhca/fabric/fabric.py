@@ -15,14 +15,15 @@ from typing import Final, Protocol
 
 from vhca.counting import shown
 from vhca.fabric.capture import Capture
-from vhca.fabric.counters import ManagerCount
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import DIRECTIONS, Direction, Fault, FaultInjector
-from vhca.fabric.link import CallSoon, Link
+from vhca.fabric.link import Link
 from vhca.fabric.recording import Recording
-from vhca.fabric.subnet_administration import SubnetAdministration
-from vhca.fabric.subnet_manager import SubnetManager
 from vhca.fabric.switch import Switch
+from vhca.management.fair_queue import CallSoon
+from vhca.subnet.administration import SubnetAdministration
+from vhca.subnet.counters import ManagerCount
+from vhca.subnet.manager import SubnetManager
 from vhca.wire import smp
 from vhca.wire.packet import MANAGEMENT_VL, Packet
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from vhca.fabric.counters import Drop
-from vhca.fabric.fair_queue import FairQueue, Job
-from vhca.fabric.link import CallSoon
 from vhca.fabric.port import SwitchPort
+from vhca.management.fair_queue import CallSoon, FairQueue, Job
 from vhca.management.performance import PerformanceAgent
 from vhca.management.refusal import refusal
 from vhca.management.subnet import SMP_CLASSES

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from vhca.fabric.counters import CableDrop
 from vhca.fabric.faults import FaultInjector
+from vhca.management.fair_queue import CallSoon
 from vhca.wire.packet import MANAGEMENT_VL, Packet
 
 # Packets that one turn hands over.
@@ -24,7 +25,6 @@ DELAYED_BYTES: Final = 16 << 20
 DELAYED_PACKETS: Final = 4096
 # VL 15 has no flow control: what a full cable cannot take is gone (7.9.1).
 
-CallSoon = Callable[[Callable[[], None]], None]
 CallLater = Callable[[int, Callable[[], None]], None]
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from vhca.fabric.counters import Drop
 from vhca.fabric.general_services import GeneralServices
-from vhca.fabric.link import CallSoon
 from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
 from vhca.fabric.switch_agent import SwitchAgent, SwitchState
 from vhca.management import directed
+from vhca.management.fair_queue import CallSoon
 from vhca.management.packets import gmp_reply
 from vhca.management.performance import data_words
 from vhca.management.subnet import SMP_CLASSES, for_agent

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.unit.fabric.bench import Card
-from tests.unit.fabric.test_subnet_administration import CREATE, CREATE_MASK, GROUP, SaBench, query
+from tests.unit.subnet.test_administration import CREATE, CREATE_MASK, GROUP, SaBench, query
 from vhca.fabric.counters import Drop
-from vhca.fabric.fair_queue import FairQueue, Job
-from vhca.fabric.multicast import IPOIB_BROADCAST
+from vhca.management.fair_queue import FairQueue, Job
+from vhca.subnet.multicast import IPOIB_BROADCAST
 from vhca.wire import mad as m
 from vhca.wire import sa
 from vhca.wire.mad import SaMad

@@ -11,10 +11,10 @@ from tests.unit.fabric.bench import Bench, Card
 from tests.unit.isolation.smps import Forger
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import Link
-from vhca.fabric.multicast import IPOIB_BROADCAST
-from vhca.fabric.subnet_manager import LIGHT_SWEEP_NS
 from vhca.fabric.switch import Switch
-from vhca.fabric.transactions import Request, Transactions, Work
+from vhca.subnet.manager import LIGHT_SWEEP_NS
+from vhca.subnet.multicast import IPOIB_BROADCAST
+from vhca.subnet.transactions import Request, Transactions, Work
 from vhca.wire import mad as m
 from vhca.wire import sa
 from vhca.wire import smp as w

@@ -1,16 +1,16 @@
 """The tables of switches as a subnet manager wants them: linear and multicast forwarding, and who may send where.
 
 Knows what was written block by block, writes only what differs, and can read everything back to see whether somebody
-else changed it. Long work is cut: an empty list of requests lets the loop turn (:mod:`vhca.fabric.transactions`).
+else changed it. Long work is cut: an empty list of requests lets the loop turn (:mod:`vhca.subnet.transactions`).
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from vhca.fabric.counters import ManagerCount
-from vhca.fabric.topology import Node, PortKey, Topology
-from vhca.fabric.transactions import Request, Work
+from vhca.subnet.counters import ManagerCount
+from vhca.subnet.topology import Node, PortKey, Topology
+from vhca.subnet.transactions import Request, Work
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID

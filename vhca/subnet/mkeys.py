@@ -8,8 +8,8 @@ import hashlib
 from random import Random
 from typing import Final
 
-from vhca.fabric.topology import PortKey
 from vhca.management.mkey import PROTECT_ALL, PROTECT_SETS
+from vhca.subnet.topology import PortKey
 from vhca.wire.smp import PortInfo
 
 LEASE_S: Final = 60

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vhca.fabric.fair_queue import FairQueue, Job
 from vhca.layout import Layout
+from vhca.management.fair_queue import FairQueue, Job
 from vhca.wire import mad as madwire
 from vhca.wire.mad import SA_DATA_BYTES, SA_HEADER_BYTES, SaMad
 from vhca.wire.packet import Packet

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from tests.packets import divert
 from tests.unit.fabric.bench import Bench, Card
-from vhca.fabric.multicast import IPOIB_BROADCAST
 from vhca.layout import Layout
+from vhca.subnet.multicast import IPOIB_BROADCAST
 from vhca.wire import mad as m
 from vhca.wire import sa, smp
 from vhca.wire.mad import SaMad

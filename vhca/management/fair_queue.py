@@ -6,9 +6,10 @@ order. Whoever has too many of them loses the newest.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from vhca.fabric.link import CallSoon
+CallSoon = Callable[[Callable[[], None]], None]
+"""Runs a function in a later turn of a loop."""
 
 Job = Iterator[None]
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from vhca.fabric.multicast import LIFE_TIME, MulticastGroups, selected
-from vhca.fabric.subnet_manager import PRIORITY, SubnetManager
-from vhca.fabric.topology import Node, NodePort
 from vhca.layout import Layout
+from vhca.subnet.manager import PRIORITY, SubnetManager
+from vhca.subnet.multicast import LIFE_TIME, MulticastGroups, selected
+from vhca.subnet.topology import Node, NodePort
 from vhca.wire import sa, smp
 from vhca.wire.mad import SA_STATUS_INSUFFICIENT_COMPONENTS, SA_STATUS_INVALID_GID, gid
 from vhca.wire.packet import DEFAULT_PKEY

@@ -1,6 +1,6 @@
 """What a subnet manager knows: nodes, ports, cables, and the ways between them.
 
-Pure data and graph walks; filled by sweeps of :mod:`vhca.fabric.subnet_manager`.
+Pure data and graph walks; filled by sweeps of :mod:`vhca.subnet.manager`.
 """
 
 from collections import deque

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from vhca.fabric.counters import ManagerCount
-from vhca.fabric.switch_tables import SwitchTables
-from vhca.fabric.topology import Node, NodePort, Topology
-from vhca.fabric.transactions import Request, Work
+from vhca.subnet.counters import ManagerCount
+from vhca.subnet.tables import SwitchTables
+from vhca.subnet.topology import Node, NodePort, Topology
+from vhca.subnet.transactions import Request, Work
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
 from vhca.wire.smp import PortInfo, SwitchInfo

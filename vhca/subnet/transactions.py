@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from vhca.fabric.link import CallSoon
+from vhca.management.fair_queue import CallSoon
 from vhca.wire import mad as madwire
 from vhca.wire.mad import Smp
 from vhca.wire.packet import MANAGEMENT_VL, PERMISSIVE_LID, SEND, UD, Packet, Route

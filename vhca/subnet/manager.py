@@ -13,13 +13,13 @@ from dataclasses import replace
 from random import Random, SystemRandom
 from typing import Final
 
-from vhca.fabric.audit import Audit
-from vhca.fabric.counters import ManagerCount
-from vhca.fabric.link import CallSoon
-from vhca.fabric.mkeys import ManagementKeys
-from vhca.fabric.switch_tables import SwitchTables
-from vhca.fabric.topology import Node, NodePort, PortKey, Topology
-from vhca.fabric.transactions import RETRIES, Request, Transactions, Work
+from vhca.management.fair_queue import CallSoon
+from vhca.subnet.audit import Audit
+from vhca.subnet.counters import ManagerCount
+from vhca.subnet.mkeys import ManagementKeys
+from vhca.subnet.tables import SwitchTables
+from vhca.subnet.topology import Node, NodePort, PortKey, Topology
+from vhca.subnet.transactions import RETRIES, Request, Transactions, Work
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
@@ -48,7 +48,7 @@ class SubnetManager:
     """The master subnet manager of one subnet.
 
     `send` puts a packet into the management port. `changed` is called after each heavy sweep. `mkey` is as for
-    :class:`vhca.fabric.mkeys.ManagementKeys`; `random` gives what others must not guess. Not thread safe.
+    :class:`vhca.subnet.mkeys.ManagementKeys`; `random` gives what others must not guess. Not thread safe.
     """
 
     def __init__(

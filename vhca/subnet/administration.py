@@ -7,7 +7,7 @@ they are answered, so that a joined port misses nothing.
 A port speaks for itself only: the switch vouches for the LID of a request, and what a request adds, changes or removes
 must belong to that port. Joins by proxy are refused. Nobody is trusted (15.4.1): there is no SM_Key to know, and a
 request with another one is dropped. Each port has a share of the groups, services and subscriptions, a bounded queue of
-requests, and its turn (:mod:`vhca.fabric.fair_queue`).
+requests, and its turn (:mod:`vhca.management.fair_queue`).
 """
 
 from collections import Counter
@@ -16,18 +16,17 @@ from random import Random, SystemRandom
 from typing import Final
 
 from vhca.counting import Tally
-from vhca.fabric import sa_records
-from vhca.fabric.counters import DirectoryCount, DirectoryCountOf
-from vhca.fabric.fair_queue import FairQueue, Job
-from vhca.fabric.link import CallSoon
-from vhca.fabric.multicast import Group, MulticastGroups
-from vhca.fabric.rmpp import RmppSender, TableResponse
-from vhca.fabric.sa_records import NotOnePath, matches
-from vhca.fabric.sa_registry import Services, Subscribers
-from vhca.fabric.subnet_manager import SubnetManager
-from vhca.fabric.topology import PortKey
 from vhca.layout import Layout
+from vhca.management.fair_queue import CallSoon, FairQueue, Job
 from vhca.management.packets import gmp_reply
+from vhca.subnet import records
+from vhca.subnet.counters import DirectoryCount, DirectoryCountOf
+from vhca.subnet.manager import SubnetManager
+from vhca.subnet.multicast import Group, MulticastGroups
+from vhca.subnet.records import NotOnePath, matches
+from vhca.subnet.registry import Services, Subscribers
+from vhca.subnet.rmpp import RmppSender, TableResponse
+from vhca.subnet.topology import PortKey
 from vhca.wire import mad as madwire
 from vhca.wire import sa
 from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, InformInfo, SaMad
@@ -229,7 +228,7 @@ class SubnetAdministration:
         """Records that match, and None for each that was looked at and does not."""
         mask = request.component_mask
         if isinstance(wanted, PathRecord):
-            yield from sa_records.paths(self.manager, self.multicast, wanted, mask)
+            yield from records.paths(self.manager, self.multicast, wanted, mask)
             return
         if isinstance(wanted, McMemberRecord):
             yield from self.multicast.query(wanted, mask)
@@ -239,7 +238,7 @@ class SubnetAdministration:
         elif isinstance(wanted, sa.InformInfoRecord):
             every = self._inform_records()
         else:
-            every = sa_records.EVERY[layout](self.manager)
+            every = records.EVERY[layout](self.manager)
         bits = 0
         by_bits = mask & sa.PORT_INFO_CAPABILITY_MASK and request.attr_mod & sa.PORT_INFO_MASK_MATCH
         if isinstance(wanted, sa.PortInfoRecord) and by_bits:
