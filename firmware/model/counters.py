@@ -1,5 +1,6 @@
 """What the firmware counts. `docs/counters.md` is made from this."""
 
+from enum import IntEnum
 from typing import Final
 
 from vhca.counting import Family, Name
@@ -121,6 +122,43 @@ class Count(Name):
     RX_DROP_DC_INITIATOR = "rx_drop_dc_initiator", "Requests for a DC initiator, which takes none."
 
 
+class Outcome(IntEnum):
+    """What became of a WQE, or why it is for the engine in Python."""
+
+    FINE = 0
+    """It was executed."""
+    MISSING = 1
+    """It needs a key that the card's table lacks."""
+    OPERATION = 2
+    """An operation that only Python knows."""
+    REGISTRATION = 3
+    """A registration, which Python executes at once."""
+    DESTINATION = 4
+    """A datagram or XRC message for somebody else than the train is for."""
+    MALFORMED = 5
+    """Not the WQE that is expected there."""
+    LENGTH = 6
+    """Longer than a train carries, or than its service does."""
+    KEY = 7
+    """A key that is not granted, or that C cannot translate."""
+    MEMORY = 8
+    """Memory that is not reached by address, or that is in too many pieces."""
+    RIGHTS = 9
+    """The queue pair does not let its peer do that."""
+    RECEIVE = 10
+    """No receive is posted, or none that is long enough."""
+    LIMIT = 11
+    """The limit of a shared receive queue is due."""
+    ROOM = 12
+    """A completion queue is full."""
+    RING = 13
+    """A ring, or its record, is not reached by address."""
+    NO_WAY = 14
+    """No two cards of one process with nothing between them, or not of the common kind."""
+    NOT_EXPECTED = 15
+    """The other side does something else, or expects another message."""
+
+
 class CountOf(Family):
     """Counters of one card's program, by number."""
 
@@ -129,6 +167,7 @@ class CountOf(Family):
     MAD_CLASS_REFUSED = "mad_class_{:#04x}_refused", "Datagrams of a management class that is not served.", 256
     SEND_ERRORS = "send_errors_{:#04x}", "Send completions in error, by syndrome, without flushed ones.", 256
     RECEIVE_ERRORS = "receive_errors_{:#04x}", "Receive completions in error, by syndrome, without flushed ones.", 256
+    TRAIN_ENDS = "train_ends_{}", "Times that the engine in C left the next message to Python, by its reason.", Outcome
 
 
 class SmpCount(Name):

@@ -78,7 +78,7 @@ class NativeCard(Scratch):
             pages = self._ffi.cast("void *", self._ffi.from_buffer(mkey.mtts))
         else:
             return False
-        flags = mkey.length64 | mkey.paged << 1
+        flags = mkey.length64 | mkey.paged << 1 | mkey.remote_invalidate << 2
         # Looking at the list may have changed the stamp: what is known holds, this key's as well.
         self._keys_stamp = (hca.mkeys, hca.mkeys.changes, Mkey.changes)
         self._lib.vhca_card_add_key(

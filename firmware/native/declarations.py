@@ -7,6 +7,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
+from firmware.model.counters import Outcome
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.model.segment import ASK_PACKETS, BURST_COST_BYTES
 from firmware.queues import TERMINATOR_LKEY
@@ -14,11 +15,14 @@ from vhca.layout import Layout
 from vhca.wire.connectx.cqe import Cqe64, CqeFormat, CqeOpcode
 from vhca.wire.connectx.mkey import QPN_ANY
 from vhca.wire.connectx.wqe import (
+    INLINE_FLAG,
     AtomicSegment,
     CompletionMode,
     CtrlSegment,
     DatagramSegment,
     DataSegment,
+    InlineSegment,
+    NextSegment,
     RaddrSegment,
     WqeOpcode,
 )
@@ -57,7 +61,7 @@ class KeyKind(IntEnum):
 
 
 CONSTANT: Final = (
-    *("near_qpn", "near_pd", "near_user", "log_mtu", "message_max", "has_grh", "inline_read"),
+    *("near_qpn", "near_pd", "near_user", "log_mtu", "message_max", "has_grh", "inline_read", "is_unreliable"),
     # Of datagrams: addresses of the address vector that all have, and of their GRH.
     *("is_datagram", "address_vector", "global_header", "grh_in_cqe", "source_qpn", "pkey"),
     *_ring("sq"),
@@ -65,7 +69,8 @@ CONSTANT: Final = (
     *("scq_bytes", "scq_ignores"),
     *("far_qpn", "far_pd", "far_user", "far_rights", "inline_receive", "slid", "path_bits", "sl"),
     *_ring("rq"),
-    *("has_rq", "rq_log_stride"),
+    # Of a shared queue: whether it is a linked list, where the scatter list begins, whose keys it has.
+    *("has_rq", "rq_log_stride", "rq_is_list", "rq_head", "rq_pd"),
     *_ring("rcq"),
     *("rcq_bytes", "rcq_ignores"),
     *("wqe_budget", "byte_budget"),
@@ -74,17 +79,23 @@ CONSTANT: Final = (
 
 MOVING: Final = (
     *("near_time", "far_time", "sq_consumer", "next_psn", "scq_producer", "scq_consumer"),
-    *("rq_consumer", "rcq_producer", "rcq_consumer", "near_solicited", "far_solicited"),
+    *("rq_consumer", "rq_next", "rq_limit", "rcq_producer", "rcq_consumer", "near_solicited", "far_solicited"),
 )
-"""What a train begins with and leaves changed; `..._solicited` are indexes of the last solicited completion."""
+"""What a train begins with and leaves changed; `..._solicited` are indexes of the last solicited completion.
+
+Of a shared receive queue, `rq_next` is the WQE to be taken next, and `rq_limit` the number of WQEs below which its host
+is told; telling is for Python.
+"""
 
 RESULTS: Final = (
-    *("stop", "wanted_key", "wanted_far", "messages", "sq_waiting", "packets", "bytes", "acks", "unasked"),
+    *("stop", "outcome", "wanted_key", "wanted_far", "messages", "sq_waiting", "packets", "bytes", "acks", "unasked"),
     *("answers", "answer_bytes", "writes", "reads", "atomics", "near_cqes", "far_cqes", "near_events", "far_events"),
-    *("words_out", "words_back"),
+    *("words_out", "words_back", "nops", "has_invalidated", "invalidated"),
 )
 """What a train tells: counts of messages, packets and bytes that went out, acknowledgements and answers that came back,
-words of 4 bytes of both, completions on both sides, and solicited ones among them; 0 before it."""
+words of 4 bytes of both, completions on both sides, and solicited ones among them, and messages that are no request; 0
+before it. A key that the last message invalidated is still to be freed.
+"""
 
 constant: Final = Struct(f"@{len(CONSTANT)}q")
 moving: Final = Struct(f"@{len(MOVING)}q")
@@ -109,6 +120,7 @@ def train_h() -> str:
     """`train.h`."""
     lines = ["#ifndef VHCA_TRAIN_H", "#define VHCA_TRAIN_H", "#include <stdint.h>", "struct card;", "struct train {"]
     lines += [f"    int64_t {name};" for name in (*CONSTANT, *MOVING, *RESULTS)]
+    lines += ["};", "enum outcome {", *(f"    {outcome.name} = {int(outcome)}," for outcome in Outcome)]
     lines += ["};", *(f"#define TRAIN_{stop.name} {int(stop)}" for stop in Stop), PROTOTYPES, "#endif", ""]
     return "\n".join(lines)
 
@@ -116,7 +128,16 @@ def train_h() -> str:
 def formats_h() -> str:
     """`formats.h`: of each field its place, and of bit fields shift and mask in their dword; codes."""
     lines = ["#ifndef VHCA_FORMATS_H", "#define VHCA_FORMATS_H"]
-    for layout in (CtrlSegment, RaddrSegment, AtomicSegment, DatagramSegment, DataSegment, Cqe64, *HEADERS):
+    for layout in (
+        CtrlSegment,
+        RaddrSegment,
+        AtomicSegment,
+        DatagramSegment,
+        DataSegment,
+        NextSegment,
+        Cqe64,
+        *HEADERS,
+    ):
         lines += _fields(layout)
     codes = {f"WQE_{code.name}": int(code) for code in WqeOpcode}
     codes |= {f"CQE_{code.name}": int(code) for code in CqeOpcode}
@@ -130,6 +151,8 @@ def formats_h() -> str:
         "ACCESS_REMOTE_WRITE": REMOTE_WRITE,
         "ACCESS_REMOTE_ATOMIC": REMOTE_ATOMIC,
         "TERMINATOR_LKEY": TERMINATOR_LKEY,
+        "INLINE_FLAG": INLINE_FLAG,
+        "INLINE_HEADER": InlineSegment.SIZE,
         "QPN_ANY": QPN_ANY,
         "ASK_PACKETS": ASK_PACKETS,
         "BURST_COST_BYTES": BURST_COST_BYTES,

@@ -3,17 +3,17 @@
 What is found out once is kept with a stamp; what may change from one train to the next is asked each time.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from firmware.model.hca import Hca
 from firmware.model.hot import ANY_USER_INDEX
-from firmware.model.objects import Cq
+from firmware.model.objects import Cq, Srq
 from firmware.model.port import Port
 from firmware.model.psn import PSN_MASK
-from firmware.model.qp import RTR, RTS, ST_RC, ST_UD, Qp, Shared
+from firmware.model.qp import RTR, RTS, ST_RC, ST_UC, ST_UD, Qp, Shared
 from firmware.model.queue_buffer import QueueBuffer
-from firmware.model.rings import RecordlessSendQueue
+from firmware.model.rings import RecordlessSendQueue, RecvQueue
 from firmware.model.segment import BYTE_BUDGET, WQE_BUDGET
 from firmware.native.cards import NativeCard
 from firmware.native.declarations import CONSTANT, TRAIN_BYTES, constant
@@ -34,7 +34,9 @@ from firmware.transport.port import (
 )
 from vhca.hw.hardware import Through
 from vhca.wire.connectx.wqe import BASIC_BLOCK_SIZE
-from vhca.wire.packet import ACKNOWLEDGE, RC, WRITE, Packet
+from vhca.wire.packet import ACKNOWLEDGE, RC, UC, WRITE, Packet
+
+_WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC}
 
 
 class Opened(NamedTuple):
@@ -86,10 +88,10 @@ def is_same(hca: Hca, qp: Qp, opened: Opened) -> bool:
 def may_go(hca: Hca, qp: Qp, opened: Opened) -> bool:
     """Tell whether the way is open at this moment, and bring what C knows of both cards up to date.
 
-    Of a connection nothing is under way, but datagrams may be, and must not be overtaken.
+    Of a reliable connection nothing is under way, but what is not acknowledged may be, and must not be overtaken.
     """
     return (
-        opened.through.is_open(qp.requester.mtu, empty=qp.service == ST_UD)
+        opened.through.is_open(qp.requester.mtu, empty=qp.service != ST_RC)
         and opened.near_card.refresh(hca)
         and opened.far_card.refresh(opened.far)
     )
@@ -104,7 +106,8 @@ def is_listening(qp: Qp, opened: Opened) -> bool:
     if far_qp.service == ST_UD:
         return not (responder.held or responder.paging)
     return (
-        responder.epsn == qp.requester.next_psn & PSN_MASK
+        # Without acknowledgements, a message may have any number.
+        (responder.epsn == qp.requester.next_psn & PSN_MASK or qp.service == ST_UC)
         and responder.op < 0
         and not (responder.nak_sent or responder.refusing or responder.paging or responder.stalled)
         and not (responder.replies or responder.held or far_qp.backlog or responder.recv)
@@ -134,8 +137,9 @@ def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | No
     port, path = hca.ports[qp.port], qp.path
     if path is None or not port.active:
         return None
-    probe = Packet(route_over(port, path), RC, WRITE, qp.remote_qpn, 0, pkey=pkey_at(port, qp.pkey_index))
-    found = _other_end(hca, qp, probe, ST_RC)
+    service = _WIRE_SERVICE[qp.service]
+    probe = Packet(route_over(port, path), service, WRITE, qp.remote_qpn, 0, pkey=pkey_at(port, qp.pkey_index))
+    found = _other_end(hca, qp, probe, qp.service)
     if found is None:
         return None
     through, far, far_qp, far_port = found
@@ -143,10 +147,11 @@ def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | No
     if far_path is None or far_qp.remote_qpn != qp.handle or far_qp.responder.mtu != qp.requester.mtu:
         return None
     far_pkey = pkey_at(far_port, far_qp.pkey_index)
-    back = Packet(route_over(far_port, far_path), RC, ACKNOWLEDGE, qp.handle, 0, pkey=far_pkey)
+    back = Packet(route_over(far_port, far_path), service, ACKNOWLEDGE, qp.handle, 0, pkey=far_pkey)
     if stranger(far_port, far_path, far_pkey, probe) is not None or stranger(port, path, probe.pkey, back) is not None:
         return None
-    return _note(hca, qp, conversation, probe, through, far, far_qp, {"source_qpn": qp.handle})
+    more = {"source_qpn": qp.handle, "is_unreliable": qp.service == ST_UC}
+    return _note(hca, qp, conversation, probe, through, far, far_qp, more)
 
 
 def open_datagrams(hca: Hca, qp: Qp, conversation: Conversation, vector: bytes, probe: Packet) -> Opened | None:
@@ -211,7 +216,7 @@ def _note(
     if sq.base % BASIC_BLOCK_SIZE:
         # Behind a tiny receive queue: blocks may cross pages.
         return None
-    rq = far_qp.rq if far_qp.srq is None else None
+    rq, srq = receives_of(far_qp), far_qp.srq
     slid, path_bits, sl = origin(far.ports[through.port], probe)
     values = {
         "near_qpn": qp.handle,
@@ -227,7 +232,7 @@ def _note(
         "scq_ignores": send_cq.overrun_ignore,
         "far_qpn": far_qp.handle,
         "far_pd": far_qp.pd,
-        "far_user": _user(far_qp),
+        "far_user": _user(far_qp, srq),
         "far_rights": far_qp.remote_rights,
         "inline_receive": far_qp.inline_receive,
         "slid": slid,
@@ -235,6 +240,7 @@ def _note(
         "sl": sl,
         "has_rq": rq is not None,
         "rq_log_stride": rq.log_stride if rq is not None else 0,
+        "rq_pd": far_qp.pd,
         **_ring("rcq", recv_cq.buffer, 0, recv_cq.log_size, recv_cq.dbr_addr),
         "rcq_bytes": recv_cq.cqe_bytes,
         "rcq_ignores": recv_cq.overrun_ignore,
@@ -243,11 +249,18 @@ def _note(
     }
     if rq is not None:
         values |= _ring("rq", rq.buffer, 0, rq.log_size, rq.dbr_addr)
+    if srq is not None:
+        values |= {"rq_is_list": not srq.cyclic, "rq_head": srq.head_bytes, "rq_pd": srq.pd}
     values |= more
     constant.pack_into(conversation.argument, 0, *(_signed(values.get(name, 0)) for name in CONSTANT))
     buffers = ref(send_cq.buffer), ref(recv_cq.buffer)
     stamp = _stamp(hca, qp, far, far_qp)
     return Opened(through, far, ref(far_qp), far_qp.handle, buffers, hca.native, far.native, stamp)
+
+
+def receives_of(qp: Qp) -> RecvQueue | Srq | None:
+    """Where the receives of a queue pair come from."""
+    return qp.rq if qp.srq is None else qp.srq
 
 
 def _signed(value: int) -> int:
@@ -277,6 +290,8 @@ def _ring(name: str, buffer: QueueBuffer, base: int, log_size: int, record: int)
     }
 
 
-def _user(qp: Qp) -> int:
-    """What completions of a queue pair name it by."""
-    return 0 if qp.user_index == ANY_USER_INDEX else qp.user_index
+def _user(qp: Qp, srq: Srq | None = None) -> int:
+    """What completions of a queue pair, or of a shared receive queue that serves it, name it by."""
+    if qp.user_index != ANY_USER_INDEX:
+        return qp.user_index
+    return 0 if srq is None else srq.handle

@@ -18,12 +18,14 @@ from firmware.model.counters import (
     TX_UD_BYTES,
     TX_UD_PACKETS,
     Count,
+    CountOf,
+    Outcome,
     QCount,
 )
 from firmware.model.hca import Hca
 from firmware.model.objects import CQ_FIRED, Cq
 from firmware.model.psn import PSN_MASK
-from firmware.model.qp import ST_RC, ST_UD, Qp
+from firmware.model.qp import ST_UC, ST_UD, Qp
 from firmware.native.declarations import Stop, constant, moving, results
 from firmware.native.library import loaded
 from firmware.queues import completions_written
@@ -81,7 +83,7 @@ def _may_begin(hca: Hca, qp: Qp) -> Conversation | None:
         qp.conversation.taken = 0
     if hca.native is None or requester.pending or requester.rnr_waiting or requester.paging or hca.out:
         return None
-    if qp.service == ST_RC and requester.una != requester.next_psn:
+    if qp.service != ST_UD and requester.una != requester.next_psn:
         return None
     conversation = qp.conversation
     if not isinstance(conversation, Conversation):
@@ -94,68 +96,86 @@ def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
     opened = conversation.opened
     if opened is not None and not is_listening(qp, opened):
         # It will be, once it has got what Python sends now.
-        conversation.most = ALONE
-        return Stop.UNUSUAL
+        return _for_python(hca, conversation, Outcome.NOT_EXPECTED, ALONE)
     if opened is None:
-        conversation.most = TOGETHER
         conversation.try_at = hca.now_ns + PATIENCE_NS
-        return Stop.UNUSUAL
+        return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
     if not may_go(hca, qp, opened):
-        conversation.most = TOGETHER
-        return Stop.UNUSUAL
+        return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
     for _ in range(KEYS_PER_TRAIN):
-        stop, messages = _train(hca, qp, opened, conversation)
-        if stop == Stop.MISSING and _add_key(hca, opened, conversation):
-            if messages:
-                # What one step may do is done, or nearly.
-                return Stop.BUDGET
-            continue
+        stop, outcome, messages = _train(hca, qp, opened, conversation)
+        if stop == Stop.MISSING:
+            if _add_key(hca, opened, conversation):
+                if messages:
+                    # What one step may do is done, or nearly.
+                    return Stop.BUDGET
+                continue
+            outcome = Outcome.KEY
+        if outcome > Outcome.MISSING:
+            hca.count_of.add(CountOf.TRAIN_ENDS, outcome)
         # One that is unusual among others goes alone; where all are, they go together, with a try now and then.
-        conversation.most = ALONE if messages else TOGETHER
-        return stop
-    conversation.most = TOGETHER
+        conversation.most = ALONE if messages or outcome == Outcome.REGISTRATION else TOGETHER
+        return Stop(stop)
+    return _for_python(hca, conversation, Outcome.KEY, TOGETHER)
+
+
+def _for_python(hca: Hca, conversation: Conversation, outcome: Outcome, most: int) -> Stop:
+    """There is no train; Python takes so many messages until the next try."""
+    hca.count_of.add(CountOf.TRAIN_ENDS, outcome)
+    conversation.most = most
     return Stop.UNUSUAL
 
 
 def _add_key(hca: Hca, opened: Opened, conversation: Conversation) -> bool:
     """Give the engine in C the key that it lacked; False if it cannot have it."""
-    _, key, of_far, *_ = results.unpack_from(conversation.argument, RESULTS_AT)
+    _, _, key, of_far, *_ = results.unpack_from(conversation.argument, RESULTS_AT)
     return opened.far_card.add_key(opened.far, key) if of_far else opened.near_card.add_key(hca, key)
 
 
 # A train
 
 
-def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tuple[Stop, int]:
-    """One run of the engine in C: why it ended, and how many messages it was."""
+def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tuple[int, int, int]:
+    """One run of the engine in C: why it ended (Stop, Outcome), and how many messages it was."""
     argument = conversation.argument
     through, far, to, _, _, near_card, far_card, _ = opened
     far_qp, sq, send_cq = to(), qp.sq, qp.send_cq
     if far_qp is None or sq is None or send_cq is None or far_qp.recv_cq is None:
-        return Stop.UNUSUAL, 0
-    rq, recv_cq = far_qp.rq, far_qp.recv_cq
+        return Stop.UNUSUAL, Outcome.NO_WAY, 0
+    rq, srq, recv_cq = far_qp.rq, far_qp.srq, far_qp.recv_cq
+    if srq is not None:
+        receives = srq.consumed, srq.next_index, srq.limit
+    else:
+        receives = (0 if rq is None else rq.consumer), 0, 0
     far.now_ns = hca.now_ns
     moving.pack_into(
         argument, MOVING_AT, timestamp(hca), timestamp(far), sq.consumer, qp.requester.next_psn, send_cq.producer,
-        send_cq.consumer, 0 if rq is None else rq.consumer, recv_cq.producer, recv_cq.consumer, -1, -1,
+        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1,
     )  # fmt: skip
     argument[RESULTS_AT:] = NO_RESULTS
     loaded().lib.vhca_run_train(conversation.pointer, near_card.card, far_card.card)
     (
-        stop, _, _, messages, waiting, packets, size, acks, _, answers, answer_bytes, writes, reads, atomics,
-        near_cqes, far_cqes, near_events, far_events, words_out, words_back,
+        stop, outcome, _, _, messages, waiting, packets, size, acks, _, answers, answer_bytes, writes, reads, atomics,
+        near_cqes, far_cqes, near_events, far_events, words_out, words_back, nops,
+        has_invalidated, invalidated,
     ) = results.unpack_from(argument, RESULTS_AT)  # fmt: skip
     if messages:
         (
-            _, _, sq.consumer, psn, send_cq.producer, send_cq.consumer, taken, recv_cq.producer, recv_cq.consumer,
-            near_solicited, far_solicited,
+            _, _, sq.consumer, psn, send_cq.producer, send_cq.consumer, taken, next_index, _,
+            recv_cq.producer, recv_cq.consumer, near_solicited, far_solicited,
         ) = moving.unpack_from(argument, MOVING_AT)  # fmt: skip
         sq.producer = sq.consumer + waiting
-        if rq is not None:
+        if srq is not None:
+            srq.consumed = taken & 0xFFFF
+            if not srq.cyclic:
+                srq.next_index = next_index
+        elif rq is not None:
             rq.consumer = taken
         hca.count[Count.TRAINS] += 1
         hca.count[Count.TRAIN_MESSAGES] += messages
-        _advance(qp, far_qp, psn, messages)
+        _advance(qp, far_qp, psn, messages - nops)
+        if has_invalidated:
+            _invalidate(far, invalidated)
         back = acks + answers
         _count(hca, far, far_qp, (packets, size, back, answer_bytes), (writes, reads, atomics))
         hca.ports[qp.port].counters.exchanged(packets, words_out, back, words_back)
@@ -165,7 +185,7 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
             _tell(through, far, recv_cq, (far_cqes, far_events, far_solicited))
         if near_cqes:
             completions_written(hca, send_cq, near_cqes, near_events, near_solicited)
-    return Stop(stop), messages
+    return stop, outcome, messages
 
 
 def _advance(qp: Qp, far_qp: Qp, psn: int, messages: int) -> None:
@@ -176,10 +196,20 @@ def _advance(qp: Qp, far_qp: Qp, psn: int, messages: int) -> None:
         return
     requester.next_psn = requester.send_psn = requester.una = requester.max_psn = psn
     requester.ssn += messages
+    responder.epsn = psn & PSN_MASK
+    if qp.service == ST_UC:
+        return
     requester.retries_left = requester.retry_count
     requester.rnr_left = requester.rnr_retry
-    responder.epsn = psn & PSN_MASK
     responder.msn = (responder.msn + messages) & PSN_MASK
+
+
+def _invalidate(far: Hca, key: int) -> None:
+    """The last message has taken a key of the other card back, which C has checked."""
+    mkey = far.mkeys.get(key >> 8)
+    assert mkey is not None
+    mkey.free = True
+    far.count[Count.REMOTE_INVALIDATES] += 1
 
 
 def _count(hca: Hca, far: Hca, far_qp: Qp, moved: tuple[int, int, int, int], requests: tuple[int, int, int]) -> None:

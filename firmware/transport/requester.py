@@ -54,6 +54,7 @@ MAX_PENDING: Final = 512
 # ctrl.fm from here on waits for earlier READs and atomics.
 FENCE: Final = int(FenceMode.FENCE)
 
+_BY_TRAIN: Final = (ST_RC, ST_UC)
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC, ST_DCI: DC}
 
 
@@ -63,7 +64,7 @@ def run(hca: Hca, qp: Qp) -> None:
     requester = qp.requester
     if sq is None or qp.state != RTS or requester.rnr_waiting:
         return
-    if qp.service == ST_RC and not requester.pending and hca.native is not None:
+    if qp.service in _BY_TRAIN and not requester.pending and hca.native is not None:
         stop = cut_through.run(hca, qp)
         if stop == Stop.EMPTY:
             return

@@ -12,6 +12,7 @@ from firmware.model.qp import ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, 
 from firmware.model.send_wqe import LOCAL, SendWqe
 from vhca.layout import Layout, sub
 from vhca.wire.connectx.wqe import (
+    INLINE_FLAG,
     AtomicSegment,
     CtrlSegment,
     DatagramSegment,
@@ -30,7 +31,6 @@ SEND_IMM: Final = int(WqeOpcode.SEND_IMM)
 UMR: Final = int(WqeOpcode.UMR)
 
 UNIT: Final = 16
-INLINE_FLAG: Final = 1 << 31
 INLINE_HEADER: Final = InlineSegment.SIZE
 
 # opcode -> (operation, has immediate, has key to invalidate)

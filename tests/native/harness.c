@@ -91,14 +91,14 @@ static uint32_t add_key(struct machine *machine, uint32_t index)
     uint64_t length = rarely(4) ? chance() % 100000 : PIECE;
 
     vhca_card_add_key(machine->card, key, rarely(40) ? 9 : 1, rarely(40) ? 5 : 0xFFFFFF,
-                      rarely(20) ? (uint8_t)chance() : 0x1F, kind, (uint8_t)(12 + chance() % 3), (uint8_t)(rarely(30) | rarely(3) << 1),
+                      rarely(20) ? (uint8_t)chance() : 0x1F, kind, (uint8_t)(12 + chance() % 3), (uint8_t)(rarely(30) | rarely(3) << 1 | rarely(2) << 2),
                       rarely(4) ? chance() : machine->base, length, somewhere(machine), machine->pages,
                       rarely(4) ? chance() % 17 : 16);
     return key;
 }
 
 static const uint8_t OPCODES[] = {WQE_SEND, WQE_SEND_IMM, WQE_RDMA_WRITE, WQE_RDMA_WRITE_IMM, WQE_RDMA_READ,
-                                  WQE_ATOMIC_CS, WQE_ATOMIC_FA, WQE_NOP};
+                                  WQE_ATOMIC_CS, WQE_ATOMIC_FA, WQE_NOP, WQE_SEND_INVAL, WQE_UMR};
 
 /* What datagrams have at the place of their address vector. */
 static uint8_t vector[DATAGRAM_SEGMENT_SIZE], header[40];
@@ -115,7 +115,8 @@ static void fill_ring(struct machine *machine, struct machine *other, uint64_t r
         store32(wqe, (uint32_t)(index & 0xFFFF) << CTRL_SEGMENT_WQE_INDEX_SHIFT | opcode);
         store32(wqe + 4, qpn << CTRL_SEGMENT_QPN_SHIFT | (uint32_t)(rarely(6) ? chance() % 64 : 2 + chance() % 3));
         store32(wqe + 8, (uint32_t)(chance() % 16));
-        if (opcode != WQE_SEND && opcode != WQE_SEND_IMM) {
+        store32(wqe + CTRL_SEGMENT_IMM_AT, rarely(3) ? (uint32_t)chance() : keys[4 + chance() % 4]);
+        if (opcode != WQE_SEND && opcode != WQE_SEND_IMM && opcode != WQE_SEND_INVAL) {
             store64(segment, somewhere(other) & ~UINT64_C(7));
             store32(segment + 8, keys[4 + chance() % 4]);
             segment += 16;
@@ -171,6 +172,14 @@ static int64_t play(void)
     train.far_rights = rarely(20) ? (int64_t)(chance() & 0x1F) : 0x1F;
     train.has_rq = !rarely(10);
     train.rq_log_stride = rarely(20) ? (int64_t)(4 + chance() % 9) : STRIDE_LOG;
+    train.is_unreliable = rarely(4);
+    train.rq_pd = rarely(30) ? 9 : 1;
+    if (rarely(3)) {
+        train.rq_is_list = rarely(2);
+        train.rq_head = train.rq_is_list || rarely(2) ? NEXT_SEGMENT_SIZE : 0;
+        train.rq_next = (int64_t)(chance() % 16);
+        train.rq_limit = rarely(4) ? (int64_t)(chance() % 20) : 0;
+    }
     train.sq_addr = (int64_t)near.base;
     train.sq_record = (int64_t)near.base + 0x8000;
     train.scq_addr = (int64_t)near.base + 0xA000;
@@ -227,11 +236,12 @@ static int64_t play(void)
 
         train.wqe_budget = 64;
         train.byte_budget = 1 << 20;
-        train.messages = train.packets = train.bytes = train.acks = train.near_cqes = train.far_cqes = 0;
+        train.messages = train.packets = train.bytes = train.acks = train.near_cqes = train.far_cqes = train.has_invalidated = train.nops = 0;
         vhca_run_train(&train, near.card, far.card);
         messages += train.messages;
         if (train.messages < 0 || train.messages > 64 || train.sq_consumer < consumer ||
-            train.near_cqes > train.messages || train.far_cqes > train.messages || train.stop < 0 || train.stop > 3) {
+            train.near_cqes > train.messages || train.far_cqes > train.messages || train.nops > train.messages ||
+            train.rq_next < 0 || train.rq_next >= 1 << RING_LOG || (train.has_invalidated && !train.messages) || train.stop < 0 || train.stop > 3) {
             fprintf(stderr, "a train of %lld messages broke a rule\n", (long long)train.messages);
             exit(1);
         }

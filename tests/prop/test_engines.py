@@ -16,9 +16,10 @@ from firmware.model import queue_buffer
 from firmware.model.counters import CQES, RX_BYTES, TX_BYTES, Count
 from firmware.model.qp import RTS
 from firmware.native.library import loaded
-from tests.scenario.card import LOG_EQ
-from tests.scenario.world import BASE, Completion, End, World, pair
+from tests.scenario.card import LOG_EQ, Card
+from tests.scenario.world import BASE, ST_RC, ST_UC, Completion, End, SharedQueue, World
 from vhca.wire.connectx.qpc import ServiceType
+from vhca.wire.connectx.srq import WqType
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 
 pytestmark = pytest.mark.skipif(not loaded().there, reason=f"no engine in C: {loaded().reason}")
@@ -36,6 +37,9 @@ OPCODES = (
     *ATOMICS,
     *(WqeOpcode.NOP, WqeOpcode.SEND_INVAL),
 )
+UNRELIABLE = (*OPCODES[:4], WqeOpcode.NOP)
+# Slots of shared queues as a driver's list has them after a while.
+ORDER = [0, *(slot * 11 % 63 + 1 for slot in range(63))]
 
 
 class Side:
@@ -54,6 +58,18 @@ class Side:
         self.keys.append(card.register(self.buffer, ROOM >> 1))
         self.seen: list[Completion] = []
 
+    @property
+    def posted(self) -> int:
+        """How many receives were posted."""
+        shared = self.end.srq
+        return self.end.rq_posted if shared is None else shared.posted
+
+    def post_recv(self, sges: list[bytes]) -> None:
+        if self.end.srq is None:
+            self.end.post_recv(sges=sges)
+        else:
+            self.end.srq.post_list(b"".join(sges))
+
     def poll(self) -> None:
         self.seen += self.end.send_cq.poll()
         self.seen += self.end.recv_cq.poll()
@@ -66,10 +82,24 @@ class Script:
         self.random = Random(seed)
         self.wild = wild
         made = self.random.choice(({}, {}, {"cs_res": 1, "cs_req": 0x11}))
-        self.world, a, b = pair(made=made, mtu=self.random.choice((1, 3, 5)))
+        self.service = self.random.choice((ST_RC, ST_RC, ST_UC))
+        self.world = World()
+        ends = [self._end(card, made) for card in (self.world.a, self.world.b)]
+        mtu = self.random.choice((1, 3, 5))
+        for end, peer in (ends, ends[::-1]):
+            end.connect(peer, mtu=mtu)
         if rails:
             self.world.lay_rails()
-        self.sides = (Side(a), Side(b))
+        self.sides = (Side(ends[0]), Side(ends[1]))
+
+    def _end(self, card: Card, made: dict[str, Any]) -> End:
+        """A queue pair with receives of its own, or of a shared queue of either kind, with a limit."""
+        kind = self.random.choice((None, None, WqType.LINKED_LIST, WqType.CYCLIC))
+        if kind is None:
+            return End(card, self.service, **made)
+        order = ORDER if kind == WqType.LINKED_LIST else None
+        queue = SharedQueue(card, log_size=6, order=order, lwm=self.random.randrange(10), wq_type=kind)
+        return End(card, self.service, srq=queue, **made)
 
     def run(self, moves: int) -> None:
         for _ in range(moves):
@@ -107,20 +137,22 @@ class Script:
 
     def _post_receives(self, side: Side) -> None:
         for _ in range(min(self.random.randrange(1, 12), 60 - self._receives_of(side))):
-            place = SENDS + side.end.rq_posted % RECEIVES
+            place = SENDS + side.posted % RECEIVES
             sges = []
             for number in range(self.random.randrange(1, 4)):
                 # Without mischief, each takes any message.
                 size = 20_000 if not number and not self.wild else self.random.choice((20_000, *SIZES))
                 addr, key = self._place(side, place, size)
                 sges.append(side.end.sge(addr, size, key) if size else b"")
-            side.end.post_recv(sges=sges)
+            side.post_recv(sges)
 
     def _receives_of(self, side: Side) -> int:
         """Receives that wait."""
-        rq = side.end.qp.rq
-        assert rq is not None
-        return side.end.rq_posted - rq.consumer
+        qp = side.end.qp
+        if qp.srq is not None:
+            return (side.posted - qp.srq.consumed) & 0xFFFF
+        assert qp.rq is not None
+        return side.posted - qp.rq.consumer
 
     def _post_sends(self, near: Side, far: Side) -> None:
         count = self.random.choice((1, 2, 5, 16))
@@ -131,7 +163,7 @@ class Script:
 
     def _post_send(self, near: Side, far: Side, place: int, ring: bool) -> None:
         random = self.random
-        opcode = random.choice(OPCODES if self.wild else OPCODES[:7])
+        opcode = random.choice(OPCODES if self.service == ST_RC or self.wild else UNRELIABLE)
         size = 8 if opcode in ATOMICS else random.choice(SIZES)
         segments = b""
         if opcode not in (WqeOpcode.SEND, WqeOpcode.SEND_IMM, WqeOpcode.SEND_INVAL, WqeOpcode.NOP):
@@ -140,16 +172,19 @@ class Script:
         if opcode in ATOMICS:
             segments += random.randbytes(8) + far.end.peek(far.buffer, 8)
         segments += b"" if opcode == WqeOpcode.NOP else self._data(near, place, size, opcode)
+        extra = random.getrandbits(32)
+        if opcode == WqeOpcode.SEND_INVAL and not (self.wild and random.random() < 0.5):
+            extra = far.end.card.register(far.buffer, 4096)
         near.end.post(
-            opcode, segments, imm=random.getrandbits(32), ce=random.choice((0, 2, 2, 3)), se=random.getrandbits(1),
+            opcode, segments, imm=extra, ce=random.choice((0, 2, 2, 3)), se=random.getrandbits(1),
             fence=random.choice((0, 0, 2)), ring=ring,
         )  # fmt: skip
 
     def _data(self, near: Side, place: int, size: int, opcode: int) -> bytes:
         random = self.random
-        if size <= 64 and random.random() < 0.4 and opcode not in (*ATOMICS, WqeOpcode.RDMA_READ):
-            inline = (1 << 31 | size).to_bytes(4, "big") + random.randbytes(size)
-            return inline + bytes(-len(inline) % 16) if size else b""
+        may_be_inline = opcode not in (*ATOMICS, WqeOpcode.RDMA_READ)
+        if size <= 64 and random.random() < 0.4 and may_be_inline:
+            return _inline(random, size) if size else b""
         parts = random.randrange(1, 4) if opcode not in ATOMICS else 1
         segments, left = b"", size
         if opcode == WqeOpcode.RDMA_READ:
@@ -157,11 +192,19 @@ class Script:
             parts = 1
         for part in range(parts):
             piece = left if part == parts - 1 else random.randrange(left + 1)
-            if piece:
+            if may_be_inline and piece <= 64 and random.random() < 0.3:
+                segments += _inline(random, piece)
+            elif piece:
                 addr, key = self._place(near, place, piece)
                 segments += near.end.sge(addr, piece, key)
             left -= piece
         return segments
+
+
+def _inline(random: Random, size: int) -> bytes:
+    """A segment with inline data."""
+    raw = (1 << 31 | size).to_bytes(4, "big") + random.randbytes(size)
+    return raw + bytes(-len(raw) % 16)
 
 
 def outcome(script: Script) -> dict[str, Any]:
@@ -176,6 +219,9 @@ def outcome(script: Script) -> dict[str, Any]:
         found[f"{name} completions"] = side.seen
         requester, responder = qp.requester, qp.responder
         found[f"{name} ends"] = qp.state, responder.epsn, responder.msn, len(requester.pending), responder.op
+        srq = qp.srq
+        found[f"{name} shared"] = srq and (srq.consumed, srq.next_index, srq.limit)
+        found[f"{name} keys"] = [key.free for key in card.hca.mkeys]
         # What was numbered, sent or sent again behind a WQE at fault is for nobody to see.
         if not script.wild:
             found[f"{name} counted"] = [card.hca.count[count] for count in (TX_BYTES, RX_BYTES, CQES)]

@@ -31,9 +31,11 @@ class End:
         has_rq: bool = True,
         cq: CompletionQueue | None = None,
         pages: Sequence[int] | None = None,
+        counter_set: int | None = None,
         **fields: int,
     ) -> None:
         self.card = card
+        self.srq = srq
         self.send_cq = cq or CompletionQueue(card)
         self.recv_cq = cq or CompletionQueue(card)
         self.dbr = card.alloc(64)
@@ -60,7 +62,7 @@ class End:
         self.rq_posted = 0
         # The first 8 bytes of the last control segment.
         self.last = (self.qpn << 8).to_bytes(8, "big")
-        self.counter_set = card.alloc_q_counter()
+        self.counter_set = card.alloc_q_counter() if counter_set is None else counter_set
 
     @property
     def qp(self) -> Qp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firmware.model.objects import Cq, Srq
@@ -115,7 +116,10 @@ def _decode(raw: bytes) -> Completion:
 
 
 class SharedQueue:
-    """An SRQ in memory: that of a domain of XRC if `xrcd` is given, with a CQ of its own."""
+    """An SRQ in memory: that of a domain of XRC if `xrcd` is given, with a CQ of its own.
+
+    Its slots are posted in `order`, round and round, beginning with 0; by default as they lie in memory.
+    """
 
     def __init__(
         self,
@@ -124,10 +128,12 @@ class SharedQueue:
         log_size: int = 4,
         cq: CompletionQueue | None = None,
         pd: int | None = None,
+        order: Sequence[int] | None = None,
         **fields: int,
     ) -> None:
         self.card = card
         self.log_size = log_size
+        self.order = order or range(1 << log_size)
         self.dbr = card.alloc(64)
         size = 64 << log_size
         self.addr = card.alloc(size)
@@ -167,10 +173,13 @@ class SharedQueue:
 
     def post_recv(self, addr: int, size: int, key: int | None = None) -> None:
         """Link a receive behind those that are posted."""
+        self.post_list(data(addr, size, self.card.key if key is None else key))
+
+    def post_list(self, segments: bytes) -> None:
+        """The same with a scatter list of up to 48 bytes."""
         mask = (1 << self.log_size) - 1
-        slot = self.posted & mask
-        wqe = NextSegment(next_wqe_index=slot + 1 & mask).to_bytes()
-        wqe += data(addr, size, self.card.key if key is None else key) + data(0, 0, TERMINATOR_KEY)
-        self.card.memory.write(self.addr + slot * 64, wqe)
+        slot, after = (self.order[number & mask] for number in (self.posted, self.posted + 1))
+        wqe = NextSegment(next_wqe_index=after).to_bytes() + segments + data(0, 0, TERMINATOR_KEY)
+        self.card.memory.write(self.addr + slot * 64, wqe[:64])
         self.posted += 1
         self.card.memory.write(self.dbr, (self.posted & 0xFFFF).to_bytes(4, "big"))

@@ -43,9 +43,10 @@ def counted(counters: Mapping[Count, int], *but: Count) -> dict[Count, int]:
 
 
 def tallied(card: Card) -> dict[str, int]:
-    """What a card has counted by numbers; the port came up before there was a queue for its events."""
+    """What a card has counted by numbers, whichever engine worked; the port came up before a queue for its events."""
     unclaimed = CountOf.EVENT_UNCLAIMED.name_for(EventType.PORT_CHANGE)
-    return {name: value for name, value in shown({}, card.hca.count_of).items() if name != unclaimed}
+    found = shown({}, card.hca.count_of).items()
+    return {name: value for name, value in found if name != unclaimed and not name.startswith(CountOf.TRAIN_ENDS.rest)}
 
 
 def counter_set(end: End) -> dict[str, int]:

@@ -28,7 +28,10 @@ void vhca_card_map(struct card *card, uint32_t count, const uint64_t *starts, co
 
 void vhca_card_forget_keys(struct card *card)
 {
-    memset(card->keys, 0, sizeof(card->keys));
+    card->age++;
+    /* After as many changes as the number has, one that was never used since would be known again. */
+    if (!card->age)
+        memset(card->keys, 0, sizeof(card->keys));
 }
 
 void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn, uint8_t rights, uint8_t kind,
@@ -37,6 +40,7 @@ void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qp
 {
     card->keys[(key >> 8) % KEYS] = (struct key){
         .key = key, .pd = pd, .qpn = qpn, .rights = rights, .kind = kind, .log_page = log_page,
-        .unbounded = flags & 1, .paged = flags >> 1 & 1, .start = start, .length = length, .linear = linear, .list = list, .pages = pages,
+        .unbounded = flags & 1, .paged = flags >> 1 & 1, .remote_invalidate = flags >> 2 & 1, .age = card->age,
+        .start = start, .length = length, .linear = linear, .list = list, .pages = pages,
     };
 }

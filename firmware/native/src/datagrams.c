@@ -34,10 +34,10 @@ enum outcome execute_datagram(struct run *run, struct message *message)
     enum outcome outcome;
 
     if (message->length > (uint64_t)1 << train->log_mtu)
-        return UNUSUAL;
+        return LENGTH;
     outcome = look_at_receive(run, receive);
     if (outcome == FINE && !queue_has_room(&run->far_cq))
-        outcome = UNUSUAL;
+        outcome = ROOM;
     if (outcome == FINE)
         outcome = take_scatter_list(run, receive, GRH + message->length, &all);
     if (outcome != FINE)
@@ -47,10 +47,7 @@ enum outcome execute_datagram(struct run *run, struct message *message)
         fill_pieces(&all, header, GRH);
     }
     behind_header(&all, &rest);
-    if (message->has_inline)
-        fill_pieces(&rest, message->inlined, message->length);
-    else
-        copy_pieces(&rest, &message->local, message->length);
+    copy_pieces(&rest, &message->local, message->length);
     train->words_out +=
         (int64_t)words_of(train, 1, message->length, DETH_SIZE + (message->with_immediate ? IMM_DT_SIZE : 0));
     train->packets++;

@@ -24,7 +24,7 @@ uint8_t *span_at(struct card *card, uint64_t addr, uint64_t size, bool write)
     return span->at + (addr - span->start);
 }
 
-static bool append(struct pieces *out, uint8_t *at, uint64_t size)
+bool add_piece(struct pieces *out, uint8_t *at, uint64_t size)
 {
     if (!at)
         return false;
@@ -40,44 +40,61 @@ static bool append(struct pieces *out, uint8_t *at, uint64_t size)
     return true;
 }
 
+/* The key, or NULL. */
+static const struct key *known(const struct card *card, uint32_t key)
+{
+    const struct key *entry = &card->keys[(key >> 8) % KEYS];
+
+    return entry->kind != KEY_NONE && entry->key == key && entry->age == card->age ? entry : NULL;
+}
+
+enum outcome may_invalidate(const struct card *card, uint32_t key, uint32_t pd, uint32_t qpn)
+{
+    const struct key *entry = known(card, key);
+
+    if (!entry)
+        return MISSING;
+    return entry->remote_invalidate && entry->pd == pd && (entry->qpn == QPN_ANY || entry->qpn == qpn) ? FINE : KEY;
+}
+
 enum outcome resolve(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn, uint64_t va, uint64_t length,
                      uint8_t right, bool write, struct pieces *out)
 {
-    const struct key *entry = &card->keys[(key >> 8) % KEYS];
+    const struct key *entry = known(card, key);
     uint64_t offset;
 
-    if (entry->kind == KEY_NONE || entry->key != key)
+    if (!entry)
         return MISSING;
     if (entry->pd != pd || (entry->qpn != QPN_ANY && entry->qpn != qpn) || (entry->rights & right) != right)
-        return UNUSUAL;
+        return KEY;
     if (va + length < va)
-        return UNUSUAL;
+        return KEY;
     if (!entry->unbounded && (va < entry->start || va - entry->start > entry->length ||
                               length > entry->length - (va - entry->start)))
-        return UNUSUAL;
+        return KEY;
     if (entry->kind == KEY_FLAT)
-        return append(out, span_at(card, va, length, write), length) ? FINE : UNUSUAL;
+        return add_piece(out, span_at(card, va, length, write), length) ? FINE : MEMORY;
     if (entry->kind == KEY_LINEAR) {
         uint64_t addr = entry->linear + (va - entry->start);
-        return append(out, span_at(card, addr, length, write), length) ? FINE : UNUSUAL;
+        return add_piece(out, span_at(card, addr, length, write), length) ? FINE : MEMORY;
     }
     if (va >> entry->log_page < entry->start >> entry->log_page)
-        return UNUSUAL;
+        return KEY;
     offset = va & ((UINT64_C(1) << entry->log_page) - 1);
     for (uint64_t page = (va >> entry->log_page) - (entry->start >> entry->log_page); length; page++) {
         uint64_t size = (UINT64_C(1) << entry->log_page) - offset;
         uint64_t addr;
 
         if (page >= entry->pages)
-            return UNUSUAL;
+            return KEY;
         addr = load64(entry->list + page * 8);
         if (entry->paged && (write ? (addr & 3) != 3 : !(addr & 1)))
-            return UNUSUAL;
+            return MEMORY;
         addr = (addr & ~UINT64_C(0xFFF)) + offset;
         if (size > length)
             size = length;
-        if (!append(out, span_at(card, addr, size, write), size))
-            return UNUSUAL;
+        if (!add_piece(out, span_at(card, addr, size, write), size))
+            return MEMORY;
         length -= size;
         offset = 0;
     }

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "train.h"
+
 enum { SPANS = 64, KEYS = 1024 };
 
 /* Bus addresses [start, end) lie at `at` in this process. */
@@ -24,14 +26,16 @@ struct key {
     uint32_t key, pd, qpn;
     uint8_t rights, kind, log_page;
     /* Of a list whose entries say what may be done with their pages (bit 0 read, bit 1 write) `paged` is set. */
-    bool unbounded, paged;
+    bool unbounded, paged, remote_invalidate;
+    /* The card's number when it was added: one of another number is forgotten. */
+    uint32_t age;
     uint64_t start, length, linear, pages;
     const uint8_t *list;
 };
 
 struct card {
     struct span spans[SPANS];
-    uint32_t span_count, last;
+    uint32_t span_count, last, age;
     struct key keys[KEYS];
 };
 
@@ -48,8 +52,6 @@ struct pieces {
     uint32_t count;
     uint64_t bytes;
 };
-
-enum outcome { FINE, MISSING, UNUSUAL };
 
 static inline uint16_t load16(const uint8_t *at)
 {
@@ -96,9 +98,15 @@ static inline void store64(uint8_t *at, uint64_t value)
 
 uint8_t *span_at(struct card *card, uint64_t addr, uint64_t size, bool write);
 
+/* Append `size` > 0 bytes, to the last piece if they lie behind it; false if there are too many pieces, or `at` is NULL. */
+bool add_piece(struct pieces *out, uint8_t *at, uint64_t size);
+
 /* Append the pieces of `length` > 0 bytes at `va` behind `key`; MISSING if the card's table does not have the key. */
 enum outcome resolve(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn, uint64_t va, uint64_t length,
                      uint8_t right, bool write, struct pieces *out);
+
+/* FINE if the peer of queue pair `qpn` of domain `pd` may take this key back. */
+enum outcome may_invalidate(const struct card *card, uint32_t key, uint32_t pd, uint32_t qpn);
 
 /* Copy `length` bytes from one list of pieces to another; both hold as many. */
 void copy_pieces(const struct pieces *to, const struct pieces *from, uint64_t length);

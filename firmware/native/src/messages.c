@@ -1,6 +1,18 @@
 #include "messages.h"
 
-/* The data segments of a WQE; UNUSUAL also if inline data and pointers are mixed. */
+/* Inline data of a WQE, of which the segment's `size` says how many; `room` bytes are left behind the size. */
+static enum outcome take_inline(struct message *message, const uint8_t *from, uint32_t size, uint64_t room)
+{
+    uint8_t *kept = message->inlined + message->inlined_bytes;
+
+    if (size > room)
+        return MALFORMED;
+    memcpy(kept, from, size);
+    message->inlined_bytes += size;
+    return size && !add_piece(&message->local, kept, size) ? MEMORY : FINE;
+}
+
+/* The data segments of a WQE: pointers and inline data in any order. */
 static enum outcome take_segments(struct run *run, struct message *message, const uint8_t *at, const uint8_t *end,
                                   bool write)
 {
@@ -9,106 +21,135 @@ static enum outcome take_segments(struct run *run, struct message *message, cons
 
     while (end - at >= UNIT) {
         uint32_t size = load32(at + DATA_SEGMENT_BYTE_COUNT_AT);
+        enum outcome outcome;
 
-        if (size & 0x80000000) {
-            size &= 0x7FFFFFFF;
-            if (write || message->local.count || size > (uint64_t)(end - at) - 4)
-                return UNUSUAL;
-            memcpy(message->inlined + message->length, at + 4, size);
-            message->has_inline = true;
-            message->length += size;
-            at += (4 + size + UNIT - 1) / UNIT * UNIT;
+        if (size & INLINE_FLAG) {
+            size &= ~INLINE_FLAG;
+            outcome = write ? MALFORMED : take_inline(message, at + INLINE_HEADER, size, (uint64_t)(end - at) - INLINE_HEADER);
+            at += (INLINE_HEADER + size + UNIT - 1) / UNIT * UNIT;
         } else {
             uint32_t key = load32(at + DATA_SEGMENT_LKEY_AT);
-            enum outcome outcome;
 
-            if (message->has_inline || !size || size > LARGEST || message->length + size > LARGEST)
-                return UNUSUAL;
+            if (!size || size > LARGEST || message->length + size > LARGEST)
+                return LENGTH;
             outcome = resolve(run->near, key, (uint32_t)train->near_pd, (uint32_t)train->near_qpn,
                               load64(at + DATA_SEGMENT_ADDR_AT), size, right, write, &message->local);
             if (outcome == MISSING) {
                 train->wanted_key = key;
                 train->wanted_far = 0;
             }
-            if (outcome != FINE)
-                return outcome;
-            message->length += size;
             at += UNIT;
         }
+        if (outcome != FINE)
+            return outcome;
+        message->length += size;
     }
     return FINE;
+}
+
+/* Copy the WQE at the consumer's index out of the ring; `units` of 16 bytes. */
+static enum outcome copy_wqe(struct run *run, struct message *message, uint8_t *raw, uint32_t *units)
+{
+    uint64_t index = (uint64_t)run->train->sq_consumer;
+    const uint8_t *from = chunk(&run->sends, (index & run->sends.mask) * BLOCK, false);
+
+    if (!from)
+        return RING;
+    memcpy(raw, from, BLOCK);
+    *units = FIELD(raw, CTRL_SEGMENT_DS);
+    message->blocks = (*units + 3) / 4;
+    if (!*units || message->blocks > run->waiting || message->blocks > MOST_BLOCKS)
+        return MALFORMED;
+    for (uint32_t block = 1; block < message->blocks; block++) {
+        from = chunk(&run->sends, ((index + block) & run->sends.mask) * BLOCK, false);
+        if (!from)
+            return RING;
+        memcpy(raw + block * BLOCK, from, BLOCK);
+    }
+    if (FIELD(raw, CTRL_SEGMENT_QPN) != (uint64_t)run->train->near_qpn ||
+        FIELD(raw, CTRL_SEGMENT_WQE_INDEX) != (index & 0xFFFF))
+        return MALFORMED;
+    return FINE;
+}
+
+/* What is behind the control segment of a message of a connection. */
+static enum outcome take_operation(struct run *run, struct message *message, const uint8_t *at, const uint8_t *end)
+{
+    bool answered = message->opcode >= WQE_RDMA_READ;
+
+    if (!is_a_send(message->opcode)) {
+        if (end - at < UNIT)
+            return MALFORMED;
+        message->va = load64(at + RADDR_SEGMENT_RADDR_AT);
+        message->rkey = load32(at + RADDR_SEGMENT_RKEY_AT);
+        at += UNIT;
+    }
+    if (message->opcode == WQE_ATOMIC_CS || message->opcode == WQE_ATOMIC_FA) {
+        if (end - at < UNIT)
+            return MALFORMED;
+        message->swap_add = load64(at + ATOMIC_SEGMENT_SWAP_ADD_AT);
+        message->compare = load64(at + ATOMIC_SEGMENT_COMPARE_AT);
+        at += UNIT;
+    }
+    return take_segments(run, message, at, end, answered);
+}
+
+/* Tell whether the service has this operation, and C knows it. */
+static enum outcome check_opcode(const struct train *train, uint8_t opcode)
+{
+    switch (opcode) {
+    case WQE_NOP:
+    case WQE_SEND:
+    case WQE_SEND_IMM:
+        return FINE;
+    case WQE_RDMA_WRITE:
+    case WQE_RDMA_WRITE_IMM:
+        return train->is_datagram ? OPERATION : FINE;
+    case WQE_SEND_INVAL:
+    case WQE_RDMA_READ:
+    case WQE_ATOMIC_CS:
+    case WQE_ATOMIC_FA:
+        return train->is_datagram || train->is_unreliable ? OPERATION : FINE;
+    case WQE_UMR:
+        return REGISTRATION;
+    default:
+        return OPERATION;
+    }
 }
 
 enum outcome take_wqe(struct run *run, struct message *message)
 {
     struct train *train = run->train;
     uint8_t raw[MOST_BLOCKS * BLOCK];
-    uint64_t index = (uint64_t)train->sq_consumer;
-    const uint8_t *at = raw + UNIT, *end, *from;
+    const uint8_t *at = raw + UNIT, *end;
     uint32_t units;
+    enum outcome outcome = copy_wqe(run, message, raw, &units);
 
-    from = chunk(&run->sends, (index & run->sends.mask) * BLOCK, false);
-    if (!from)
-        return UNUSUAL;
-    memcpy(raw, from, BLOCK);
-    units = FIELD(raw, CTRL_SEGMENT_DS);
-    message->blocks = (units + 3) / 4;
-    if (!units || message->blocks > run->waiting || message->blocks > MOST_BLOCKS)
-        return UNUSUAL;
-    for (uint32_t block = 1; block < message->blocks; block++) {
-        from = chunk(&run->sends, ((index + block) & run->sends.mask) * BLOCK, false);
-        if (!from)
-            return UNUSUAL;
-        memcpy(raw + block * BLOCK, from, BLOCK);
-    }
-    if (FIELD(raw, CTRL_SEGMENT_QPN) != (uint64_t)train->near_qpn ||
-        FIELD(raw, CTRL_SEGMENT_WQE_INDEX) != (index & 0xFFFF))
-        return UNUSUAL;
+    if (outcome != FINE)
+        return outcome;
     end = raw + units * UNIT;
     message->opcode = (uint8_t)FIELD(raw, CTRL_SEGMENT_OPCODE);
     message->ce = (uint8_t)FIELD(raw, CTRL_SEGMENT_CE);
     message->solicited = FIELD(raw, CTRL_SEGMENT_SE);
     message->immediate = load32(raw + CTRL_SEGMENT_IMM_AT);
     message->with_immediate = message->opcode == WQE_RDMA_WRITE_IMM || message->opcode == WQE_SEND_IMM;
-    message->index = (uint16_t)index;
+    message->with_extra = message->with_immediate || message->opcode == WQE_SEND_INVAL;
+    message->index = (uint16_t)train->sq_consumer;
     message->length = 0;
-    message->has_inline = false;
+    message->inlined_bytes = 0;
     message->local.count = 0;
     message->local.bytes = 0;
+    outcome = check_opcode(train, message->opcode);
+    if (outcome != FINE || message->opcode == WQE_NOP)
+        return outcome;
     if (train->is_datagram) {
         /* One destination: whoever goes elsewhere has another train. */
-        if ((message->opcode != WQE_SEND && message->opcode != WQE_SEND_IMM) || end - at < DATAGRAM_SEGMENT_SIZE ||
+        if (end - at < DATAGRAM_SEGMENT_SIZE ||
             memcmp(at, (const uint8_t *)(uintptr_t)train->address_vector, DATAGRAM_SEGMENT_SIZE) != 0)
-            return UNUSUAL;
+            return DESTINATION;
         return take_segments(run, message, at + DATAGRAM_SEGMENT_SIZE, end, false);
     }
-    switch (message->opcode) {
-    case WQE_SEND:
-    case WQE_SEND_IMM:
-        return take_segments(run, message, at, end, false);
-    case WQE_RDMA_WRITE:
-    case WQE_RDMA_WRITE_IMM:
-    case WQE_RDMA_READ:
-    case WQE_ATOMIC_CS:
-    case WQE_ATOMIC_FA:
-        break;
-    default:
-        return UNUSUAL;
-    }
-    if (end - at < UNIT)
-        return UNUSUAL;
-    message->va = load64(at + RADDR_SEGMENT_RADDR_AT);
-    message->rkey = load32(at + RADDR_SEGMENT_RKEY_AT);
-    at += UNIT;
-    if (message->opcode == WQE_ATOMIC_CS || message->opcode == WQE_ATOMIC_FA) {
-        if (end - at < UNIT)
-            return UNUSUAL;
-        message->swap_add = load64(at + ATOMIC_SEGMENT_SWAP_ADD_AT);
-        message->compare = load64(at + ATOMIC_SEGMENT_COMPARE_AT);
-        at += UNIT;
-    }
-    return take_segments(run, message, at, end,
-                         message->opcode != WQE_RDMA_WRITE && message->opcode != WQE_RDMA_WRITE_IMM);
+    return take_operation(run, message, at, end);
 }
 
 enum outcome look_at_receive(struct run *run, uint8_t *raw)
@@ -117,21 +158,24 @@ enum outcome look_at_receive(struct run *run, uint8_t *raw)
     uint64_t posted, at;
 
     if (!run->has_receives)
-        return UNUSUAL;
+        return RECEIVE;
     posted = (load_record(run->receive_record) - (uint64_t)train->rq_consumer) & 0xFFFF;
     if (!posted)
-        return UNUSUAL;
-    at = ((uint64_t)train->rq_consumer & run->receives.mask) << train->rq_log_stride;
+        return RECEIVE;
+    if (posted - 1 < (uint64_t)train->rq_limit)
+        return LIMIT;
+    at = ((uint64_t)(train->rq_is_list ? train->rq_next : train->rq_consumer) & run->receives.mask) << train->rq_log_stride;
     for (uint64_t done = 0; done < UINT64_C(1) << train->rq_log_stride; done += 64) {
         const uint8_t *from = chunk(&run->receives, (at + done) & ~UINT64_C(63), false);
 
         if (!from)
-            return UNUSUAL;
+            return RING;
         if (train->rq_log_stride < 6)
             memcpy(raw, from + (at & 63), (size_t)1 << train->rq_log_stride);
         else
             memcpy(raw + done, from, 64);
     }
+    run->next_receive = (uint16_t)(load16(raw + NEXT_SEGMENT_NEXT_WQE_INDEX_AT) & run->receives.mask);
     return FINE;
 }
 
@@ -140,6 +184,7 @@ enum outcome take_scatter_list(struct run *run, const uint8_t *raw, uint64_t len
     struct train *train = run->train;
     const uint8_t *end = raw + ((size_t)1 << train->rq_log_stride);
 
+    raw += train->rq_head;
     out->count = 0;
     out->bytes = 0;
     for (; length && end - raw >= UNIT; raw += UNIT) {
@@ -154,7 +199,7 @@ enum outcome take_scatter_list(struct run *run, const uint8_t *raw, uint64_t len
             size = (uint32_t)length;
         if (!size)
             continue;
-        outcome = resolve(run->far, key, (uint32_t)train->far_pd, (uint32_t)train->far_qpn,
+        outcome = resolve(run->far, key, (uint32_t)train->rq_pd, (uint32_t)train->far_qpn,
                           load64(raw + DATA_SEGMENT_ADDR_AT), size, ACCESS_LOCAL_WRITE, true, out);
         if (outcome == MISSING) {
             train->wanted_key = key;
@@ -164,7 +209,7 @@ enum outcome take_scatter_list(struct run *run, const uint8_t *raw, uint64_t len
             return outcome;
         length -= size;
     }
-    return length ? UNUSUAL : FINE;
+    return length ? RECEIVE : FINE;
 }
 
 static uint64_t headers(const struct train *train)
@@ -232,11 +277,12 @@ void complete_receive(struct run *run, const struct message *message, uint32_t o
     store64(cqe + CQE64_TIMESTAMP_AT, (uint64_t)train->far_time);
     store32(cqe + CQE64_QPN_AT, (uint32_t)train->far_qpn);
     store32(cqe + CQE64_WQE_COUNTER_AT,
-            (uint32_t)(uint16_t)train->rq_consumer << CQE64_WQE_COUNTER_SHIFT | opcode << CQE64_OPCODE_SHIFT |
+            (uint32_t)(uint16_t)(train->rq_is_list ? train->rq_next : train->rq_consumer) << CQE64_WQE_COUNTER_SHIFT | opcode << CQE64_OPCODE_SHIFT |
                 (uint32_t)message->solicited << CQE64_SE_SHIFT);
     if (data)
         before = put_inline(cqe, front, data, message->length, (uint64_t)train->inline_receive);
     train->rq_consumer++;
+    train->rq_next = run->next_receive;
     queue_put(&run->far_cq, cqe, before);
     if (message->solicited) {
         train->far_solicited = (int64_t)run->far_cq.producer - 1;

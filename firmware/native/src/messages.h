@@ -8,7 +8,7 @@
 
 #define FIELD(raw, name) ((load32((raw) + name##_AT) >> name##_SHIFT) & name##_MASK)
 
-enum { UNIT = 16, MOST_BLOCKS = 16, LARGEST = 1 << 20, LOG_LONGEST_RECEIVE = 10 };
+enum { UNIT = 16, MOST_BLOCKS = 16, LARGEST = 1 << 20, LOG_LONGEST_RECEIVE = 12 };
 
 /* Bytes of a packet from LRH to ICRC without payload: LRH, BTH, ICRC; and the extended headers. */
 enum { ICRC = 4, HEADERS = LRH_SIZE + BTH_SIZE + ICRC, GRH = GRH_HEADER_SIZE };
@@ -16,13 +16,15 @@ enum { ICRC = 4, HEADERS = LRH_SIZE + BTH_SIZE + ICRC, GRH = GRH_HEADER_SIZE };
 struct message {
     uint8_t opcode, ce;
     bool solicited, with_immediate;
+    /* Immediate data, or the key to invalidate, go along. */
+    bool with_extra;
     uint16_t index;
     uint32_t blocks, immediate, rkey;
     uint64_t length, va, swap_add, compare;
+    /* The data of the message; inline data are pieces too, of the copy in `inlined`. */
     struct pieces local;
-    /* Inline data in the order of the segments; `local` is empty then. */
     uint8_t inlined[MOST_BLOCKS * BLOCK];
-    bool has_inline;
+    uint32_t inlined_bytes;
 };
 
 struct run {
@@ -33,12 +35,19 @@ struct run {
     const uint8_t *send_record, *receive_record;
     struct queue near_cq, far_cq;
     uint64_t waiting;
+    /* Of a linked list of receives: the one behind the one that was looked at. */
+    uint16_t next_receive;
 };
+
+static inline bool is_a_send(uint8_t opcode)
+{
+    return opcode == WQE_SEND || opcode == WQE_SEND_IMM || opcode == WQE_SEND_INVAL;
+}
 
 /* Copy the WQE at the consumer's index out of the ring, and take it apart. */
 enum outcome take_wqe(struct run *run, struct message *message);
 
-/* Copy the next receive; UNUSUAL if there is none, or no ring of the queue pair's own. */
+/* Copy the next receive, of the queue pair's own ring or of a shared one. */
 enum outcome look_at_receive(struct run *run, uint8_t *raw);
 
 /* Where `length` bytes go that a receive takes. */

@@ -1,4 +1,4 @@
-/* A train: messages of one reliable connection between two cards of this process, from the rings of the one to the
+/* A train: messages of one connection between two cards of this process, from the rings of the one to the
  * memory of the other, with their completions on both sides.
  *
  * Nothing is on its way when a train begins, and nothing when it ends: each message is executed, acknowledged and
@@ -33,12 +33,22 @@ static enum outcome resolve_far(struct run *run, const struct message *message, 
     return outcome;
 }
 
-static void store_message(const struct pieces *to, const struct message *message)
+static uint32_t opcode_of_receive(uint8_t opcode)
 {
-    if (message->has_inline)
-        fill_pieces(to, message->inlined, message->length);
-    else
-        copy_pieces(to, &message->local, message->length);
+    return opcode == WQE_SEND ? CQE_RESP_SEND : opcode == WQE_SEND_IMM ? CQE_RESP_SEND_IMM : CQE_RESP_SEND_INV;
+}
+
+/* Tell whether the peer may take back the key that it names (9.4.1.1). */
+static enum outcome check_invalidation(struct run *run, uint32_t key)
+{
+    struct train *train = run->train;
+    enum outcome outcome = may_invalidate(run->far, key, (uint32_t)train->far_pd, (uint32_t)train->far_qpn);
+
+    if (outcome == MISSING) {
+        train->wanted_key = key;
+        train->wanted_far = 1;
+    }
+    return outcome;
 }
 
 /* WRITE and SEND: data, and perhaps a receive, go to the far side. */
@@ -46,7 +56,7 @@ static enum outcome execute_request(struct run *run, struct message *message)
 {
     static _Thread_local struct pieces there;
     struct train *train = run->train;
-    bool is_send = message->opcode == WQE_SEND || message->opcode == WQE_SEND_IMM;
+    bool is_send = is_a_send(message->opcode);
     uint8_t receive[1 << LOG_LONGEST_RECEIVE], data[ROOM_IN_FRONT];
     const uint8_t *inlined = NULL;
     enum outcome outcome;
@@ -55,33 +65,33 @@ static enum outcome execute_request(struct run *run, struct message *message)
     if (is_send || message->with_immediate) {
         outcome = look_at_receive(run, receive);
         if (outcome == FINE && !queue_has_room(&run->far_cq))
-            outcome = UNUSUAL;
+            outcome = ROOM;
         if (outcome != FINE)
             return outcome;
     }
     if (is_send) {
         outcome = take_scatter_list(run, receive, message->length, &there);
+        if (outcome == FINE && message->opcode == WQE_SEND_INVAL)
+            outcome = check_invalidation(run, message->immediate);
     } else {
         if (!(train->far_rights & ACCESS_REMOTE_WRITE))
-            return UNUSUAL;
+            return RIGHTS;
         outcome = resolve_far(run, message, ACCESS_REMOTE_WRITE, true, &there);
     }
     if (outcome != FINE)
         return outcome;
     if (is_send && message->length && message->length <= (uint64_t)train->inline_receive) {
-        if (message->has_inline)
-            memcpy(data, message->inlined, message->length);
-        else
-            read_pieces(data, &message->local, message->length);
+        read_pieces(data, &message->local, message->length);
         inlined = data;
     } else if (message->length) {
-        store_message(&there, message);
+        copy_pieces(&there, &message->local, message->length);
     }
     count = packets_of(train, message->length);
     train->words_out += (int64_t)words_of(train, count, message->length,
-                                          (is_send ? 0 : RETH_SIZE) + (message->with_immediate ? IMM_DT_SIZE : 0));
+                                          (is_send ? 0 : RETH_SIZE) + (message->with_extra ? IMM_DT_SIZE : 0));
     train->packets += (int64_t)count;
-    train->unasked += (int64_t)count;
+    if (!train->is_unreliable)
+        train->unasked += (int64_t)count;
     if (train->unasked >= ASK_PACKETS) {
         train->unasked = 0;
         train->acks++;
@@ -89,12 +99,24 @@ static enum outcome execute_request(struct run *run, struct message *message)
     train->next_psn += (int64_t)count;
     train->bytes += (int64_t)message->length;
     if (is_send)
-        complete_receive(run, message, message->with_immediate ? CQE_RESP_SEND_IMM : CQE_RESP_SEND, message->length,
-                         message->with_immediate ? message->immediate : 0, inlined);
+        complete_receive(run, message, opcode_of_receive(message->opcode), message->length,
+                         message->opcode == WQE_SEND ? 0 : message->immediate, inlined);
     else
         train->writes++;
+    if (message->opcode == WQE_SEND_INVAL) {
+        train->has_invalidated = 1;
+        train->invalidated = message->immediate;
+    }
     if (!is_send && message->with_immediate)
         complete_receive(run, message, CQE_RESP_WR_IMM, message->length, message->immediate, NULL);
+    complete_send(run, message, NULL);
+    return FINE;
+}
+
+/* Nothing but a completion. */
+static enum outcome execute_nop(struct run *run, struct message *message)
+{
+    run->train->nops++;
     complete_send(run, message, NULL);
     return FINE;
 }
@@ -109,7 +131,7 @@ static enum outcome execute_read(struct run *run, struct message *message)
     uint64_t count;
 
     if (!(train->far_rights & ACCESS_REMOTE_READ))
-        return UNUSUAL;
+        return RIGHTS;
     outcome = resolve_far(run, message, ACCESS_REMOTE_READ, false, &there);
     if (outcome != FINE)
         return outcome;
@@ -142,11 +164,13 @@ static enum outcome execute_atomic(struct run *run, struct message *message)
     enum outcome outcome;
     bool in_completion;
 
-    if (message->length != 8 || message->va & 7 || !(train->far_rights & ACCESS_REMOTE_ATOMIC))
-        return UNUSUAL;
+    if (message->length != 8 || message->va & 7)
+        return MALFORMED;
+    if (!(train->far_rights & ACCESS_REMOTE_ATOMIC))
+        return RIGHTS;
     outcome = resolve_far(run, message, ACCESS_REMOTE_ATOMIC, true, &there);
     if (outcome != FINE || there.count != 1 || (uintptr_t)there.piece[0].at & 7)
-        return outcome == FINE ? UNUSUAL : outcome;
+        return outcome == FINE ? MEMORY : outcome;
     word = (uint64_t *)(void *)there.piece[0].at;
     /* Host order is little-endian, and so is every machine that this is built for. */
     if (message->opcode == WQE_ATOMIC_FA) {
@@ -177,17 +201,19 @@ static enum outcome execute(struct run *run, struct message *message)
     if (outcome != FINE)
         return outcome;
     if (message->length > (uint64_t)run->train->message_max)
-        return UNUSUAL;
+        return LENGTH;
     if (message->ce >= COMPLETION_ALWAYS && !queue_has_room(&run->near_cq))
-        return UNUSUAL;
+        return ROOM;
+    if (message->opcode == WQE_NOP)
+        return execute_nop(run, message);
     if (run->train->is_datagram)
         return execute_datagram(run, message);
     switch (message->opcode) {
     case WQE_RDMA_READ:
-        return message->has_inline ? UNUSUAL : execute_read(run, message);
+        return execute_read(run, message);
     case WQE_ATOMIC_CS:
     case WQE_ATOMIC_FA:
-        return message->has_inline ? UNUSUAL : execute_atomic(run, message);
+        return execute_atomic(run, message);
     default:
         return execute_request(run, message);
     }
@@ -233,6 +259,7 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
     int64_t wqes = train->wqe_budget, bytes = train->byte_budget;
 
     train->stop = TRAIN_UNUSUAL;
+    train->outcome = RING;
     if (!open_run(&run, train, near, far))
         return;
     run.waiting = (load_record(run.send_record) - (uint64_t)train->sq_consumer) & 0xFFFF;
@@ -245,11 +272,13 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
             train->stop = TRAIN_EMPTY;
             break;
         }
-        if (wqes-- <= 0 || bytes <= 0) {
+        /* A key that was taken back is known to all only behind the train. */
+        if (wqes-- <= 0 || bytes <= 0 || train->has_invalidated) {
             train->stop = TRAIN_BUDGET;
             break;
         }
         outcome = execute(&run, &message);
+        train->outcome = outcome;
         if (outcome != FINE) {
             train->stop = outcome == MISSING ? TRAIN_MISSING : TRAIN_UNUSUAL;
             break;

@@ -136,6 +136,10 @@ class InlineSegment(Layout, size=4):
     byte_count: int = bits(0x000, 9, 0)
 
 
+INLINE_FLAG: Final = 1 << 31
+"""In the first word of a segment: inline data follow, not a pointer."""
+
+
 class NextSegment(Layout, size=16):
     """First segment of a WQE in a linked list (shared receive queues)."""
 
