@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-boot bench-memory bench-doorbells bench-fairness fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-breakdown bench-boot bench-memory bench-doorbells bench-fairness fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -79,6 +79,10 @@ docs: $(STAMP) ## build/docs: these pages and the library's reference as a site;
 bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
 	$(BIN)/python -m tests.bench.bench_engine
 	$(BIN)/python -m acceptance.benchmark
+	$(BIN)/python -m tests.bench.bench_breakdown
+
+bench-breakdown: $(STAMP) ## where the time of a small WRITE between two guests goes (needs a C compiler)
+	$(BIN)/python -m tests.bench.bench_breakdown
 
 bench-boot: $(STAMP) ## from the command to two guests that can be used, and where the time goes
 	$(BIN)/python -m tests.bench.bench_boot
