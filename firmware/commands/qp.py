@@ -38,6 +38,8 @@ RQ_NONE: Final = int(RqType.ZERO_SIZE)
 SQ_BLOCK_BYTES = 64
 # qpc.send_dbr_mode
 DOORBELL_WITHOUT_RECORD = 1
+# qpc.ulp_stateless_offload_mode
+OFFLOADS_BASIC = 1
 
 
 @command(Op.CREATE_QP, cmd.CreateQpIn)
@@ -52,6 +54,7 @@ def create_qp(hca: Hca, request: Command[cmd.CreateQpIn]) -> Layout:
         context=context,
         pd=context.pd,
         user_index=context.user_index,
+        offloads=bool(context.ulp_stateless_offload_mode),
     )
     qp.srq = _attach_queues(hca, qp, request)
     has_sq = not context.no_sq
@@ -98,6 +101,10 @@ def _check_create(hca: Hca, request: Command[cmd.CreateQpIn], context: Qpc) -> N
             refuse(Status.BAD_PARAM, "qpc.cs_res, cs_req: scatter to CQE is not advertised")
         if context.cs_res not in (0, SCATTER_32, SCATTER_64) or context.cs_req not in (0, 0x11, 0x22):
             refuse(Status.BAD_PARAM, "qpc.cs_res, cs_req: no such mode")
+    if context.ulp_stateless_offload_mode and (
+        context.ulp_stateless_offload_mode != OFFLOADS_BASIC or context.st != ST_UD or not caps.ipoib_basic_offloads
+    ):
+        refuse(Status.BAD_PARAM, "qpc.ulp_stateless_offload_mode: basic offloads for UD, where they are advertised")
     if context.send_dbr_mode:
         more = hca.capabilities.general_2
         if context.send_dbr_mode != DOORBELL_WITHOUT_RECORD or not more.send_dbr_mode_no_dbr_ext:

@@ -22,6 +22,7 @@ from vhca.wire.connectx.caps_groups import (
     OdpCap,
     OdpPerTransportServiceCap,
     OdpSchemeCap,
+    ProtocolOffloadCaps,
 )
 from vhca.wire.connectx.devx import CAP_RAW_TX
 
@@ -71,6 +72,7 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "umr_extended_translation_offset": 1,
         "fixed_buffer_size": 1,
         "null_mkey": 1,
+        "ipoib_basic_offloads": 1,
     }
 )
 
@@ -96,6 +98,9 @@ GENERAL_2: Final[Mapping[str, int]] = MappingProxyType(
         "umr_log_entity_size_5": 1,
     }
 )
+
+# Data of one large send (LSO) at most, as a power of two.
+LOG_MAX_LSO: Final = 18
 
 # What may wait for pages, by transport. Receives of unreliable connections may not: their messages would be lost.
 PAGING_RELIABLE: Final = ("send", "receive", "write", "read", "atomic", "srq_receive")
@@ -150,6 +155,8 @@ class Capabilities:
             view = self.atomic if current else self._atomic_max
         elif group == CapType.ODP:
             view = self.paging if current else self._paging_max
+        elif group == CapType.IPOIB_OFFLOADS and self._general_max.ipoib_basic_offloads:
+            view = ProtocolOffloadCaps(csum_cap=1, max_lso_cap=LOG_MAX_LSO)
         elif group == CapType.DEV_MEM:
             view = self.device_memory
         elif group == CapType.GENERAL_2:

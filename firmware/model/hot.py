@@ -26,7 +26,8 @@ class QpBlock(HcaObject):
     `inline_receive` and `inline_read`: data up to so many bytes are put into the completion instead of memory, of
     receives; of READs and atomics. `turns`: the kinds of work for which it stands in the card's line
     (:mod:`firmware.model.turns`). `cq_lost`: the host knows that a completion could not be written. `exempt_from_pd`:
-    the card's registration queue may use and change keys of every protection domain.
+    the card's registration queue may use and change keys of every protection domain. `offloads`: its datagrams carry
+    IP, of which the card knows headers and checksums.
     """
 
     service: U8 = field(kw_only=True)
@@ -43,6 +44,7 @@ class QpBlock(HcaObject):
     min_rnr_nak: U8 = 0
     cq_lost: Flag = False
     exempt_from_pd: Flag = False
+    offloads: Flag = False
     # How many rows of the life cycle it has been through.
     transitions: U32 = 0
     last_wqe_reported: Flag = False
@@ -58,7 +60,8 @@ class RequesterBlock:
     back). `reads` are READs and atomics outstanding. `since_ack_req`: packets since the last with AckReq.
     `burst_most` is the longest burst in bytes, `burst_bytes` that of the message at hand: less than usual if its memory
     is in many pieces. `pkey` and `egress` hold for the step under way. `connection` and `connection_psn` are number and
-    first PSN of a DC initiator's connection. `paging`: a datagram that is to be sent waits for pages.
+    first PSN of a DC initiator's connection. `paging`: a datagram that is to be sent waits for pages. `lso_done`: the
+    data of a large send at the head of the queue that its segments have carried already, in bytes.
     """
 
     mtu: U32 = 256
@@ -87,6 +90,7 @@ class RequesterBlock:
     burst_bytes: U32 = BURST_BYTES
     connection: U32 = 0
     connection_psn: U32 = 0
+    lso_done: U32 = 0
     # How many WQEs under way the card's budget counts.
     charged: U32 = 0
 

@@ -1,7 +1,7 @@
 """A send work request that was fetched and is not completed."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from firmware.model.lists import Sge
 
@@ -9,6 +9,15 @@ from firmware.model.lists import Sge
 LOCAL: Final = 100
 # In place of a syndrome: the WQE waits for pages.
 PAGING: Final = -1
+
+
+class Offload(NamedTuple):
+    """What a datagram's Ethernet segment asks for: checksums of IP, of TCP or UDP; of an LSO also `mss` and headers."""
+
+    l3: bool
+    l4: bool
+    mss: int
+    header: bytes
 
 
 class SendWqe:
@@ -34,6 +43,7 @@ class SendWqe:
         "inline",
         "invalidate",
         "length",
+        "offload",
         "op",
         "opcode",
         "pieces",
@@ -62,6 +72,8 @@ class SendWqe:
         # Inline data next to pointers, in order; None where there is only the one or the other.
         self.pieces: Iterable[bytes | Sge] | None = None
         self.length = 0
+        # Of datagrams of a queue pair with offloads.
+        self.offload: Offload | None = None
         self.va = 0
         self.rkey = 0
         self.swap_add = 0

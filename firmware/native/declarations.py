@@ -7,11 +7,13 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
+from firmware.model.capabilities import LOG_MAX_LSO
 from firmware.model.counters import Outcome
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.model.segment import ASK_PACKETS, BURST_COST_BYTES
 from firmware.queues import TERMINATOR_LKEY
 from vhca.layout import Layout
+from vhca.wire import ipoib
 from vhca.wire.connectx.cqe import Cqe64, CqeFormat, CqeOpcode
 from vhca.wire.connectx.mkey import QPN_ANY
 from vhca.wire.connectx.wqe import (
@@ -21,6 +23,8 @@ from vhca.wire.connectx.wqe import (
     CtrlSegment,
     DatagramSegment,
     DataSegment,
+    EthPad,
+    EthSegment,
     InlineSegment,
     NextSegment,
     RaddrSegment,
@@ -64,6 +68,7 @@ CONSTANT: Final = (
     *("near_qpn", "near_pd", "near_user", "log_mtu", "message_max", "has_grh", "inline_read", "is_unreliable"),
     # Of datagrams: addresses of the address vector that all have, and of their GRH.
     *("is_datagram", "address_vector", "global_header", "grh_in_cqe", "source_qpn", "pkey"),
+    *("near_offloads", "far_offloads"),
     *_ring("sq"),
     *_ring("scq"),
     *("scq_bytes", "scq_ignores"),
@@ -80,11 +85,12 @@ CONSTANT: Final = (
 MOVING: Final = (
     *("near_time", "far_time", "sq_consumer", "next_psn", "scq_producer", "scq_consumer"),
     *("rq_consumer", "rq_next", "rq_limit", "rcq_producer", "rcq_consumer", "near_solicited", "far_solicited"),
+    "lso_done",
 )
 """What a train begins with and leaves changed; `..._solicited` are indexes of the last solicited completion.
 
 Of a shared receive queue, `rq_next` is the WQE to be taken next, and `rq_limit` the number of WQEs below which its host
-is told; telling is for Python.
+is told; telling is for Python. A train may end within a large send, of which `lso_done` bytes have gone.
 """
 
 RESULTS: Final = (
@@ -102,6 +108,7 @@ moving: Final = Struct(f"@{len(MOVING)}q")
 results: Final = Struct(f"@{len(RESULTS)}q")
 TRAIN_BYTES: Final = constant.size + moving.size + results.size
 
+IP_HEADERS: Final = (ipoib.IpoibHeader, ipoib.Ipv4Header, ipoib.Ipv6Header, ipoib.TcpHeader, ipoib.UdpHeader)
 HEADERS: Final = (Lrh, GrhHeader, Bth, Deth, Reth, AtomicEth, Aeth, AtomicAckEth, ImmDt)
 PROTOTYPES: Final = """
 struct card *vhca_card_new(void);
@@ -133,10 +140,13 @@ def formats_h() -> str:
         RaddrSegment,
         AtomicSegment,
         DatagramSegment,
+        EthPad,
+        EthSegment,
         DataSegment,
         NextSegment,
         Cqe64,
         *HEADERS,
+        *IP_HEADERS,
     ):
         lines += _fields(layout)
     codes = {f"WQE_{code.name}": int(code) for code in WqeOpcode}
@@ -144,7 +154,12 @@ def formats_h() -> str:
     codes |= {f"CQE_{code.name}": int(code) for code in CqeFormat}
     codes |= {f"KEY_{kind.name}": int(kind) for kind in KeyKind}
     codes |= {f"COMPLETION_{code.name}": int(code) for code in CompletionMode}
+    codes |= {f"ETHER_{code.name}": int(code) for code in ipoib.EtherType}
+    codes |= {f"PROTOCOL_{code.name}": int(code) for code in ipoib.IpProtocol}
+    codes |= {f"TCP_{code.name}": int(code) for code in ipoib.TcpFlag}
     codes |= {
+        "MOST_HEADER_BYTES": ipoib.MOST_HEADER_BYTES,
+        "LOG_MAX_LSO": LOG_MAX_LSO,
         "ACCESS_LOCAL_READ": LOCAL_READ,
         "ACCESS_LOCAL_WRITE": LOCAL_WRITE,
         "ACCESS_REMOTE_READ": REMOTE_READ,

@@ -66,6 +66,11 @@ RECEIVED_SEND_IMM: Final = int(CqeOpcode.RESP_SEND_IMM)
 RECEIVED_SEND_INVALIDATE: Final = int(CqeOpcode.RESP_SEND_INV)
 GRH_IN_BUFFER: Final = int(CqeGrh.IN_BUFFER)
 
+# In the byte of the completion that says which checksums hold.
+CHECKS_AT: Final = 0x1C
+L3_OK: Final = Cqe64(l3_ok=1).to_bytes()[CHECKS_AT]
+L4_OK: Final = Cqe64(l4_ok=1).to_bytes()[CHECKS_AT]
+
 INLINE_32: Final = int(CqeFormat.INLINE_32)
 INLINE_64: Final = int(CqeFormat.INLINE_64)
 INLINE_SHIFT: Final = 2
@@ -195,11 +200,13 @@ def complete_receive(
     source_qpn: int = 0,
     grh: int = 0,
     inline: bytes = b"",
+    checks: int = 0,
 ) -> bool:
     """Report a receive that ended well; `extra` is immediate, invalidated key or P_Key. False if the CQ is dead.
 
     `origin` is source LID, path bits and SL as of :func:`firmware.transport.port.origin`, `source_qpn` whose packet it
     was. `inline` are data that are not in the receive's buffers: software copies them there on seeing the completion.
+    `checks`: which checksums hold, of L3_OK and L4_OK.
     """
     srq = recv.srq
     slid, path_bits, sl = origin
@@ -219,6 +226,7 @@ def complete_receive(
         solicited,
     )
     cqe = bytearray(entry)
+    cqe[CHECKS_AT] = checks
     if inline:
         cqe = _with_data(cqe, inline, qp.inline_receive)
     return _write_receive(hca, qp, srq, cqe, solicited)

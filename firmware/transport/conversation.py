@@ -177,6 +177,8 @@ def open_datagrams(hca: Hca, qp: Qp, conversation: Conversation, vector: bytes, 
         "grh_in_cqe": GRH_IN_BUFFER if conversation.header else 0,
         "source_qpn": probe.src_qp,
         "pkey": probe.pkey,
+        "near_offloads": qp.offloads,
+        "far_offloads": far_qp.offloads,
     }
     return _note(hca, qp, conversation, probe, through, far, far_qp, more)
 

@@ -103,10 +103,10 @@ def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
     if not may_go(hca, qp, opened):
         return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
     for _ in range(KEYS_PER_TRAIN):
-        stop, outcome, messages = _train(hca, qp, opened, conversation)
+        stop, outcome, moved = _train(hca, qp, opened, conversation)
         if stop == Stop.MISSING:
             if _add_key(hca, opened, conversation):
-                if messages:
+                if moved:
                     # What one step may do is done, or nearly.
                     return Stop.BUDGET
                 continue
@@ -114,7 +114,7 @@ def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
         if outcome > Outcome.MISSING:
             hca.count_of.add(CountOf.TRAIN_ENDS, outcome)
         # One that is unusual among others goes alone; where all are, they go together, with a try now and then.
-        conversation.most = ALONE if messages or outcome == Outcome.REGISTRATION else TOGETHER
+        conversation.most = ALONE if moved or outcome == Outcome.REGISTRATION else TOGETHER
         return Stop(stop)
     return _for_python(hca, conversation, Outcome.KEY, TOGETHER)
 
@@ -136,7 +136,7 @@ def _add_key(hca: Hca, opened: Opened, conversation: Conversation) -> bool:
 
 
 def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tuple[int, int, int]:
-    """One run of the engine in C: why it ended (Stop, Outcome), and how many messages it was."""
+    """One run of the engine in C: why it ended (Stop, Outcome), and how many messages and packets have gone."""
     argument = conversation.argument
     through, far, to, _, _, near_card, far_card, _ = opened
     far_qp, sq, send_cq = to(), qp.sq, qp.send_cq
@@ -150,7 +150,7 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
     far.now_ns = hca.now_ns
     moving.pack_into(
         argument, MOVING_AT, timestamp(hca), timestamp(far), sq.consumer, qp.requester.next_psn, send_cq.producer,
-        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1,
+        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1, qp.requester.lso_done,
     )  # fmt: skip
     argument[RESULTS_AT:] = NO_RESULTS
     loaded().lib.vhca_run_train(conversation.pointer, near_card.card, far_card.card)
@@ -159,10 +159,10 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
         near_cqes, far_cqes, near_events, far_events, words_out, words_back, nops,
         has_invalidated, invalidated,
     ) = results.unpack_from(argument, RESULTS_AT)  # fmt: skip
-    if messages:
+    if messages or packets:
         (
             _, _, sq.consumer, psn, send_cq.producer, send_cq.consumer, taken, next_index, _,
-            recv_cq.producer, recv_cq.consumer, near_solicited, far_solicited,
+            recv_cq.producer, recv_cq.consumer, near_solicited, far_solicited, qp.requester.lso_done,
         ) = moving.unpack_from(argument, MOVING_AT)  # fmt: skip
         sq.producer = sq.consumer + waiting
         if srq is not None:
@@ -185,7 +185,7 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
             _tell(through, far, recv_cq, (far_cqes, far_events, far_solicited))
         if near_cqes:
             completions_written(hca, send_cq, near_cqes, near_events, near_solicited)
-    return stop, outcome, messages
+    return stop, outcome, messages + packets
 
 
 def _advance(qp: Qp, far_qp: Qp, psn: int, messages: int) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from firmware.memory import STEP_PIECES, TOO_SHORT, AccessError, PageFault, gather, gather_pieces, scatter
 from firmware.model import turns
 from firmware.model.budget import PACKET_BYTES
+from firmware.model.capabilities import LOG_MAX_LSO
 from firmware.model.counters import RX_UD_BYTES, RX_UD_PACKETS, TX_UD_BYTES, TX_UD_PACKETS, Count, QCount
 from firmware.model.hca import Hca
 from firmware.model.multicast import MulticastGroup
@@ -18,7 +19,7 @@ from firmware.model.port import Port
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ERR, INIT, RTS, ST_QP0, ST_QP1, ST_UD, Qp, Responder
 from firmware.model.rings import RecvWqe, SendQueue
-from firmware.model.send_wqe import LOCAL, SendWqe
+from firmware.model.send_wqe import LOCAL, Offload, SendWqe
 from firmware.native.declarations import Stop
 from firmware.programs import PRIVILEGED_QKEY
 from firmware.queues import take_receive
@@ -41,6 +42,7 @@ from firmware.transport.port import (
 from firmware.transport.wqe import UNIT, WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import DatagramSegment
+from vhca.wire.ipoib import checked, segment, with_checksums
 from vhca.wire.mad import QP1_QKEY
 from vhca.wire.packet import DEFAULT_PKEY, SEND, UD, Packet
 
@@ -77,7 +79,7 @@ def run(hca: Hca, qp: Qp) -> None:
             if qp.conversation is not None:
                 budget = min(budget, qp.conversation.most)
         most = hca.pieces + STEP_PIECES
-        for _ in range(budget):
+        while budget > 0:
             if not waiting:
                 return
             if hca.pieces > most:
@@ -89,12 +91,16 @@ def run(hca: Hca, qp: Qp) -> None:
                 return
             raw = ctrl if blocks == 1 else sq.read_blocks(hca.memory, sq.consumer, blocks)
             try:
-                wqe = parse(raw, sq.consumer, qp.handle, qp.service)
+                wqe = parse(raw, sq.consumer, qp.handle, qp.service, offloads=qp.offloads)
             except WqeError as error:
                 _fail(hca, qp, ctrl, blocks, completion.LOCAL_QP_OPERATION, str(error))
                 return
-            if not _send(hca, qp, wqe, ctrl):
+            sent = _send(hca, qp, wqe, ctrl, budget)
+            if not sent:
                 return
+            budget -= sent
+            if qp.requester.lso_done:
+                break
             sq.consumer += blocks
             waiting -= blocks
             if not completion.complete_send(hca, qp, wqe):
@@ -123,6 +129,7 @@ def _fail(hca: Hca, qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: str
     hca.note("wqe_error", qpn=qp.handle, index=sq.consumer & 0xFFFF, opcode=opcode, syndrome=syndrome, why=reason)
     alive = completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
     sq.consumer += blocks
+    qp.requester.lso_done = 0
     if alive:
         enter_send_error(hca, qp, reason)
     else:
@@ -141,34 +148,78 @@ def resume_send(hca: Hca, waiter: Waiter, good: bool) -> None:
             _fail(hca, qp, ctrl, blocks, completion.LOCAL_PROTECTION, waiter.reason)
 
 
-def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes) -> bool:
-    """Build and transmit one datagram; False if that ended the send queue."""
+def _send(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes, most: int) -> int:
+    """Send what a WQE asks for, `most` datagrams of it; how many they were, or 0 if there is no going on for now."""
+    offload = wqe.offload
+    if offload is not None and offload.mss:
+        return _send_segments(hca, qp, wqe, ctrl, offload, most)
+    if qp.requester.lso_done:
+        _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_QP_OPERATION, "the host has changed a large send under way")
+        return 0
     if wqe.op == LOCAL:
-        return True
-    requester = qp.requester
-    if wqe.length > requester.mtu:
+        return 1
+    if wqe.length > qp.requester.mtu:
         _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_LENGTH, "a datagram is longer than the path MTU")
-        return False
+        return 0
+    payload = _gather(hca, qp, wqe, ctrl, 0, wqe.length)
+    if payload is None:
+        return 0
+    if offload is not None and (offload.l3 or offload.l4):
+        payload = with_checksums(payload, offload.l3, offload.l4)
+    return int(_transmit(hca, qp, wqe, ctrl, payload))
+
+
+def _send_segments(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes, offload: Offload, most: int) -> int:
+    """As :func:`_send`, for a large send (LSO), from where `lso_done` says; that is 0 again once all of it has left."""
+    requester = qp.requester
+    done, (l3, l4, mss, header) = requester.lso_done, offload
+    if wqe.length > 1 << LOG_MAX_LSO or len(header) + min(mss, wqe.length) > requester.mtu:
+        _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_LENGTH, "an LSO, or one segment of it, is too long")
+        return 0
+    if done >= wqe.length or done % mss:
+        # It has no data, or the host has changed it meanwhile.
+        _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_QP_OPERATION, "there is nothing to cut into segments")
+        return 0
+    pieces = hca.pieces + STEP_PIECES
+    for sent in range(1, most + 1):
+        size = min(mss, wqe.length - done)
+        data = _gather(hca, qp, wqe, ctrl, done, size)
+        if data is None:
+            return 0
+        payload = segment(header, done // mss, done, data, done + size == wqe.length)
+        if not _transmit(hca, qp, wqe, ctrl, with_checksums(payload, l3, l4)):
+            return 0
+        done += size
+        requester.lso_done = done if done < wqe.length else 0
+        if not requester.lso_done or hca.pieces > pieces:
+            return sent
+    return most
+
+
+def _gather(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes, offset: int, length: int) -> bytes | None:
+    """So much of a WQE's data; None if that ended the send queue, or waits for pages."""
     try:
         if wqe.inline is not None:
-            payload = wqe.inline
-        elif wqe.pieces is not None:
-            payload = gather_pieces(hca, qp, wqe.pieces, 0, wqe.length)
-        else:
-            payload = gather(hca, qp, wqe.sges, 0, wqe.length)
+            return wqe.inline[offset : offset + length]
+        if wqe.pieces is not None:
+            return gather_pieces(hca, qp, wqe.pieces, offset, length)
+        return gather(hca, qp, wqe.sges, offset, length)
     except PageFault as fault:
         reason = str(fault)
         if not page_waits.hold_datagram(hca, qp, fault, ctrl, wqe.blocks):
             _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, reason)
-        return False
     except AccessError as error:
         _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_PROTECTION, str(error))
-        return False
+    return None
+
+
+def _transmit(hca: Hca, qp: Qp, wqe: SendWqe, ctrl: bytes, payload: bytes) -> bool:
+    """Build and transmit one datagram; False if that ended the send queue."""
     packet = _packet(hca, qp, wqe.raw, payload, wqe.solicited, wqe.immediate)
     if packet is None:
         _fail(hca, qp, ctrl, wqe.blocks, completion.LOCAL_QP_OPERATION, "the address vector is not an extended one")
         return False
-    requester.next_psn += 1
+    qp.requester.next_psn += 1
     hca.count[TX_UD_PACKETS] += 1
     hca.count[TX_UD_BYTES] += len(payload)
     if transmit(hca, qp.port, packet) and is_multicast(packet) and group_of(packet) in hca.multicast:
@@ -293,9 +344,16 @@ def _deliver(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe) 
         origin(hca.ports[port_number], packet),
         packet.src_qp,
         completion.GRH_IN_BUFFER if header else 0,
+        checks=_checks(packet.payload) if qp.offloads else 0,
     )
     if not alive:
         enter_error(hca, qp, "the receive CQ is dead")
+
+
+def _checks(payload: bytes) -> int:
+    """What the completion of a datagram with IP says of its checksums."""
+    l3, l4 = checked(payload)
+    return (completion.L3_OK if l3 else 0) | (completion.L4_OK if l4 else 0)
 
 
 def _not_present(hca: Hca, port_number: int, qp: Qp, packet: Packet, recv: RecvWqe, fault: PageFault) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from firmware.model.lists import FEW_ENTRIES, LongList, Sge
 from firmware.model.qp import ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC
-from firmware.model.send_wqe import LOCAL, SendWqe
+from firmware.model.send_wqe import LOCAL, Offload, SendWqe
 from vhca.layout import Layout, sub
 from vhca.wire.connectx.wqe import (
     INLINE_FLAG,
@@ -17,11 +17,14 @@ from vhca.wire.connectx.wqe import (
     CtrlSegment,
     DatagramSegment,
     DataSegment,
+    EthPad,
+    EthSegment,
     InlineSegment,
     RaddrSegment,
     WqeOpcode,
     XrcSegment,
 )
+from vhca.wire.ipoib import segment_headers
 from vhca.wire.packet import COMPARE_SWAP, FETCH_ADD, READ_REQUEST, SEND, WRITE
 
 NOP: Final = int(WqeOpcode.NOP)
@@ -29,6 +32,7 @@ SEND_INVAL: Final = int(WqeOpcode.SEND_INVAL)
 RDMA_WRITE_IMM: Final = int(WqeOpcode.RDMA_WRITE_IMM)
 SEND_IMM: Final = int(WqeOpcode.SEND_IMM)
 UMR: Final = int(WqeOpcode.UMR)
+LSO: Final = int(WqeOpcode.LSO)
 
 UNIT: Final = 16
 INLINE_HEADER: Final = InlineSegment.SIZE
@@ -41,13 +45,14 @@ _OPERATIONS: Final[dict[int, tuple[int, bool, bool]]] = {
     WqeOpcode.RDMA_WRITE_IMM: (WRITE, True, False),
     WqeOpcode.SEND: (SEND, False, False),
     WqeOpcode.SEND_IMM: (SEND, True, False),
+    WqeOpcode.LSO: (SEND, False, False),
     WqeOpcode.RDMA_READ: (READ_REQUEST, False, False),
     WqeOpcode.ATOMIC_CS: (COMPARE_SWAP, False, False),
     WqeOpcode.ATOMIC_FA: (FETCH_ADD, False, False),
     WqeOpcode.UMR: (LOCAL, False, False),
 }
 
-_CONNECTED: Final = frozenset(_OPERATIONS)
+_CONNECTED: Final = frozenset(_OPERATIONS) - {WqeOpcode.LSO}
 _UNRELIABLE: Final = frozenset(
     (WqeOpcode.NOP, WqeOpcode.RDMA_WRITE, WqeOpcode.RDMA_WRITE_IMM, WqeOpcode.SEND, WqeOpcode.SEND_IMM, WqeOpcode.UMR)
 )
@@ -81,6 +86,9 @@ _rdma = _RdmaSegments.unpacker("remote.raddr", "remote.rkey", "local.byte_count"
 _raddr = RaddrSegment.unpacker("raddr", "rkey")
 _data = DataSegment.unpacker("byte_count", "lkey", "addr")
 _atomic = AtomicSegment.unpacker("swap_add", "compare")
+_eth = EthSegment.unpacker("l3_csum", "l4_csum", "mss", "inline_hdr_sz")
+# The headers of an LSO begin in the last bytes of the segment.
+_HEADER_AT: Final = EthSegment.SIZE - 2
 _xrc = XrcSegment.unpacker("xrc_srqn")
 _MAX_BYTE_COUNT: Final = 1 << 31
 
@@ -102,8 +110,11 @@ def identity_of(raw: bytes, at: int = 0) -> tuple[int, int]:
     return opcode, index
 
 
-def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 0) -> SendWqe:
-    """Decode a WQE whose control segment is at `start` of `raw`, which holds all its blocks. Raises WqeError."""
+def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 0, offloads: bool = False) -> SendWqe:
+    """Decode a WQE whose control segment is at `start` of `raw`, which holds all its blocks. Raises WqeError.
+
+    `offloads`: the queue pair's datagrams have an Ethernet segment, and may be LSOs.
+    """
     index, opcode, named_qpn, units, fence, ce, solicited, imm = _ctrl(raw, start)
     if named_qpn != qpn:
         raise WqeError("ctrl.qpn names another queue pair")
@@ -111,7 +122,7 @@ def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 
         raise WqeError("ctrl.wqe_index is not the place of the WQE in the ring")
     if not units or start + (units << 4) > len(raw):
         raise WqeError("ctrl.ds is out of range")
-    if opcode not in SERVED[service]:
+    if opcode not in SERVED[service] and not (offloads and opcode == LSO):
         raise WqeError("ctrl.opcode is not offered by this service")
     wqe = SendWqe(index, opcode, (units + 3) >> 2)
     wqe.op, has_immediate, has_key = _OPERATIONS[opcode]
@@ -146,6 +157,8 @@ def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 
         _need(at + DatagramSegment.SIZE <= end, "no address vector")
         wqe.raw = raw[at : at + DatagramSegment.SIZE]
         at += DatagramSegment.SIZE
+        if offloads:
+            at = _parse_offload(wqe, raw, at, end)
     if op != SEND:
         _need(at + UNIT <= end, "no remote address segment")
         wqe.va, wqe.rkey = _raddr(raw, at)
@@ -167,6 +180,26 @@ def parse(raw: bytes, expected_index: int, qpn: int, service: int, start: int = 
         _parse_data(wqe, raw, at, end)
     _check_atomic(wqe)
     return wqe
+
+
+def _parse_offload(wqe: SendWqe, raw: bytes, at: int, end: int) -> int:
+    """The Ethernet segment; returns where what is behind it begins."""
+    _need(at + EthPad.SIZE + EthSegment.SIZE <= end, "no Ethernet segment")
+    at += EthPad.SIZE
+    size: int
+    l3, l4, mss, size = _eth(raw, at)
+    if wqe.opcode != LSO:
+        _need(not size, "inlined headers without LSO")
+        wqe.offload = Offload(l3 != 0, l4 != 0, 0, b"")
+        return at + EthSegment.SIZE
+    _need(mss > 0, "mss is 0")
+    start = at + _HEADER_AT
+    _need(start + size <= end, "the inlined headers end behind ctrl.ds")
+    header = raw[start : start + size]
+    if reason := segment_headers(header):
+        raise WqeError(reason)
+    wqe.offload = Offload(l3 != 0, l4 != 0, mss, header)
+    return (start + size - at + UNIT - 1 & -UNIT) + at
 
 
 def _need(condition: bool, reason: str) -> None:

@@ -110,11 +110,35 @@ static enum outcome check_opcode(const struct train *train, uint8_t opcode)
     case WQE_ATOMIC_CS:
     case WQE_ATOMIC_FA:
         return train->is_datagram || train->is_unreliable ? OPERATION : FINE;
+    case WQE_LSO:
+        return train->is_datagram && train->near_offloads ? FINE : OPERATION;
     case WQE_UMR:
         return REGISTRATION;
     default:
         return OPERATION;
     }
+}
+
+/* The Ethernet segment of a datagram: where what is behind it begins, or NULL if it is for Python to refuse. */
+static const uint8_t *take_offload(struct message *message, const uint8_t *at, const uint8_t *end)
+{
+    uint64_t size;
+
+    if (end - at < ETH_PAD_SIZE + ETH_SEGMENT_SIZE)
+        return NULL;
+    at += ETH_PAD_SIZE;
+    message->l3 = FIELD(at, ETH_SEGMENT_L3_CSUM);
+    message->l4 = FIELD(at, ETH_SEGMENT_L4_CSUM);
+    size = load16(at + ETH_SEGMENT_INLINE_HDR_SZ_AT);
+    if (message->opcode != WQE_LSO)
+        return size ? NULL : at + ETH_SEGMENT_SIZE;
+    message->mss = load16(at + ETH_SEGMENT_MSS_AT);
+    if (!message->mss || size > MOST_HEADER_BYTES ||
+        size > (uint64_t)(end - at) - ETH_SEGMENT_INLINE_HDR_START_AT)
+        return NULL;
+    message->header_length = (uint32_t)size;
+    memcpy(message->header, at + ETH_SEGMENT_INLINE_HDR_START_AT, size);
+    return at + (ETH_SEGMENT_INLINE_HDR_START_AT + size + UNIT - 1) / UNIT * UNIT;
 }
 
 enum outcome take_wqe(struct run *run, struct message *message)
@@ -139,6 +163,8 @@ enum outcome take_wqe(struct run *run, struct message *message)
     message->inlined_bytes = 0;
     message->local.count = 0;
     message->local.bytes = 0;
+    message->l3 = message->l4 = false;
+    message->mss = message->header_length = message->checks = 0;
     outcome = check_opcode(train, message->opcode);
     if (outcome != FINE || message->opcode == WQE_NOP)
         return outcome;
@@ -147,7 +173,10 @@ enum outcome take_wqe(struct run *run, struct message *message)
         if (end - at < DATAGRAM_SEGMENT_SIZE ||
             memcmp(at, (const uint8_t *)(uintptr_t)train->address_vector, DATAGRAM_SEGMENT_SIZE) != 0)
             return DESTINATION;
-        return take_segments(run, message, at + DATAGRAM_SEGMENT_SIZE, end, false);
+        at += DATAGRAM_SEGMENT_SIZE;
+        if (train->near_offloads)
+            at = take_offload(message, at, end);
+        return at ? take_segments(run, message, at, end, false) : MALFORMED;
     }
     return take_operation(run, message, at, end);
 }
@@ -271,6 +300,7 @@ void complete_receive(struct run *run, const struct message *message, uint32_t o
     store16(cqe + CQE64_SLID_AT, (uint16_t)train->slid);
     store32(cqe + CQE64_RQPN_AT, (uint32_t)train->grh_in_cqe << CQE64_GRH_SHIFT | (uint32_t)train->sl << CQE64_SL_SHIFT |
                                      (uint32_t)train->source_qpn);
+    store32(cqe + CQE64_L3_OK_AT, message->checks);
     store32(cqe + CQE64_SRQN_UIDX_AT, (uint32_t)train->far_user);
     store32(cqe + CQE64_IMM_INVAL_PKEY_AT, extra);
     store32(cqe + CQE64_BYTE_CNT_AT, (uint32_t)size);

@@ -25,6 +25,12 @@ struct message {
     struct pieces local;
     uint8_t inlined[MOST_BLOCKS * BLOCK];
     uint32_t inlined_bytes;
+    /* Of datagrams with offloads: checksums to fill in, headers and data of the segments of a large send. */
+    bool l3, l4;
+    uint32_t mss, header_length;
+    uint8_t header[MOST_HEADER_BYTES];
+    /* Word of a receive's completion that says which checksums hold. */
+    uint32_t checks;
 };
 
 struct run {
@@ -37,6 +43,8 @@ struct run {
     uint64_t waiting;
     /* Of a linked list of receives: the one behind the one that was looked at. */
     uint16_t next_receive;
+    /* What is left of the budget: work requests or datagrams, and bytes. */
+    int64_t wqes, bytes;
 };
 
 static inline bool is_a_send(uint8_t opcode)
@@ -63,7 +71,7 @@ void complete_send(struct run *run, const struct message *message, const uint8_t
 void complete_receive(struct run *run, const struct message *message, uint32_t opcode, uint64_t size, uint32_t extra,
                       const uint8_t *data);
 
-/* A datagram goes to the other side. */
+/* A datagram, or the next segments of a large send, go to the other side; `lso_done` says whether some are left. */
 enum outcome execute_datagram(struct run *run, struct message *message);
 
 #endif

@@ -200,8 +200,11 @@ static enum outcome execute(struct run *run, struct message *message)
 
     if (outcome != FINE)
         return outcome;
-    if (message->length > (uint64_t)run->train->message_max)
+    if (message->length > (uint64_t)run->train->message_max && !message->mss)
         return LENGTH;
+    if (run->train->lso_done && !message->mss)
+        /* The host has changed a large send under way. */
+        return MALFORMED;
     if (message->ce >= COMPLETION_ALWAYS && !queue_has_room(&run->near_cq))
         return ROOM;
     if (message->opcode == WQE_NOP)
@@ -256,7 +259,6 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
 {
     static _Thread_local struct message message;
     struct run run;
-    int64_t wqes = train->wqe_budget, bytes = train->byte_budget;
 
     train->stop = TRAIN_UNUSUAL;
     train->outcome = RING;
@@ -265,6 +267,8 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
     run.waiting = (load_record(run.send_record) - (uint64_t)train->sq_consumer) & 0xFFFF;
     if (run.waiting > run.sends.mask + 1)
         run.waiting = run.sends.mask + 1;
+    run.wqes = train->wqe_budget;
+    run.bytes = train->byte_budget;
     for (;;) {
         enum outcome outcome;
 
@@ -273,7 +277,7 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
             break;
         }
         /* A key that was taken back is known to all only behind the train. */
-        if (wqes-- <= 0 || bytes <= 0 || train->has_invalidated) {
+        if (run.wqes-- <= 0 || run.bytes <= 0 || train->has_invalidated) {
             train->stop = TRAIN_BUDGET;
             break;
         }
@@ -283,7 +287,11 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
             train->stop = outcome == MISSING ? TRAIN_MISSING : TRAIN_UNUSUAL;
             break;
         }
-        bytes -= (int64_t)message.length + BURST_COST_BYTES;
+        if (train->lso_done) {
+            train->stop = TRAIN_BUDGET;
+            break;
+        }
+        run.bytes -= (int64_t)message.length + BURST_COST_BYTES;
         train->messages++;
         train->sq_consumer += message.blocks;
         run.waiting -= message.blocks;

@@ -44,6 +44,13 @@ class OdpCap(Layout, size=256):
     mem_page_fault: int = bits(0x0C0, 31)
 
 
+class ProtocolOffloadCaps(Layout, size=256):
+    """Stateless offloads for IP, of IPoIB (capability type 5); `max_lso_cap` is log2 of bytes."""
+
+    csum_cap: int = bits(0x000, 31)
+    max_lso_cap: int = bits(0x000, 20, 16)
+
+
 class DeviceMemCap(Layout, size=256):
     """Device memory in the BAR (capability type 0xF); alignments and sizes count from 64 bytes and in bytes."""
 

@@ -121,6 +121,25 @@ class DatagramSegment(Layout, size=48):
     rgid: bytes = raw(0x020, 16)
 
 
+class EthPad(Layout, size=16):
+    """Nothing; it stands between address vector and `EthSegment`."""
+
+
+class EthSegment(Layout, size=16):
+    """Offloads for the packets of a work request, of queue pairs with `Qpc.ulp_stateless_offload_mode`.
+
+    `l3_csum`, `l4_csum`: put the checksums of IP, and of TCP or UDP, into each packet. Of a large send (LSO),
+    `inline_hdr_sz` is the length in bytes of the headers, which begin in the last two bytes of this segment and go on
+    behind it, up to the next unit; every packet gets `mss` bytes of data, or what is left.
+    """
+
+    l4_csum: int = bits(0x004, 31)
+    l3_csum: int = bits(0x004, 30)
+    mss: int = u16(0x006)
+    inline_hdr_sz: int = u16(0x00C)
+    inline_hdr_start: bytes = raw(0x00E, 2)
+
+
 class DataSegment(Layout, size=16):
     """Scatter or gather entry; `byte_count` 0 stands for 2**31 bytes."""
 
