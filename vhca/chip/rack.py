@@ -22,11 +22,13 @@ from vhca.chip.rack_config import CardConfig, RackConfig
 from vhca.fabric.capture import Capture
 from vhca.fabric.fabric import Fabric
 from vhca.hw.hardware import UnfitBoard
+from vhca.hw.identity import MTU_BYTES
 from vhca.private_files import PrivateLog
 from vhca.sim.clock import RealClock
 from vhca.sim.loop import Loop, LoopEnded
 from vhca.sim.watchdog import Watchdog
 from vhca.vfio_user.connection import Connection
+from vhca.wire.smp import mtu_code
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,12 @@ class Rack:
         self.directory = Path(directory)
         self.loop = Loop(RealClock())
         self._subnet = Fabric(
-            self.loop.call_soon, self.loop.clock, num_ports=max(LEAST_PORTS, len(wanted)), mkey=self.config.mkey
+            self.loop.call_soon,
+            self.loop.clock,
+            num_ports=max(LEAST_PORTS, len(wanted)),
+            mkey=self.config.mkey,
+            # As who runs a subnet would choose it: the largest that every port can take.
+            group_mtu=mtu_code(min((card.mtu for card in wanted), default=MTU_BYTES)),
         )
         self.fabric = LiveFabric(self.loop, self._subnet)
         self.loop.add_timer_source(self._subnet)

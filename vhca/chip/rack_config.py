@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vhca.chip.middleware import Middleware
 
 MTUS: Final = (2048, 4096)
-"""Of a port, in bytes. IPoIB's broadcast group has the smaller one, and all ports of a subnet must be able to join."""
+"""Of a port, in bytes. IPoIB's broadcast group has that of the smallest: all ports of a subnet must be able to join."""
 BOARD_ID_BYTES: Final = 15
 DESCRIPTION_BYTES: Final = 64
 

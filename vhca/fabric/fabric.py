@@ -67,7 +67,8 @@ class Fabric:
     """One subnet; `call_soon(fn)` runs `fn` in a later turn of the caller's loop.
 
     `mkey` protects agents: None, the default, a random key for each port; a number, that key for all; 0, no key, and
-    everybody on the fabric can be its manager.
+    everybody on the fabric can be its manager. `group_mtu` is the code of what IPoIB's broadcast group has: a port with
+    less cannot join it.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Fabric:
         seed: int = 0,
         mkey: int | None = None,
         random: Random | None = None,
+        group_mtu: int = smp.MTU_4096,
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
@@ -93,7 +95,7 @@ class Fabric:
             self.switch.send_from_management, clock.now_ns, call_soon=call_soon, random=random, mkey=mkey
         )
         self.administration = SubnetAdministration(
-            self.manager, self.switch.send_from_management, clock.now_ns, call_soon, num_ports, random
+            self.manager, self.switch.send_from_management, clock.now_ns, call_soon, num_ports, random, group_mtu
         )
         self.manager.changed = self.administration.topology_changed
         self.switch.management = self._from_management_port

@@ -28,7 +28,7 @@ from vhca.subnet.registry import Services, Subscribers
 from vhca.subnet.rmpp import RmppSender, TableResponse
 from vhca.subnet.topology import PortKey
 from vhca.wire import mad as madwire
-from vhca.wire import sa
+from vhca.wire import sa, smp
 from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, InformInfo, SaMad
 from vhca.wire.packet import SEND, UD, Packet, Route
 from vhca.wire.sa import McMemberRecord, PathRecord, ServiceRecord
@@ -69,9 +69,10 @@ class SubnetAdministration:
         call_soon: CallSoon,
         ports: int,
         random: Random | None = None,
+        group_mtu: int = smp.MTU_4096,
     ) -> None:
         self.manager = manager
-        self.multicast = MulticastGroups(ports)
+        self.multicast = MulticastGroups(ports, group_mtu)
         self.services = Services(ports)
         self.subscribers = Subscribers(ports)
         self.counters: Counter[DirectoryCount] = Counter()

@@ -60,9 +60,12 @@ def selected(selector: int, wanted: int, actual: int) -> bool:
 
 
 class MulticastGroups:
-    """All groups of a subnet, which has `ports` places for adapters."""
+    """All groups of a subnet, which has `ports` places for adapters.
 
-    def __init__(self, ports: int, mtu: int = smp.MTU_2048, rate: int = smp.RATE_100_GBPS) -> None:
+    `mtu` is the code of IPoIB's, and of groups made without one: what all ports can take.
+    """
+
+    def __init__(self, ports: int, mtu: int = smp.MTU_4096, rate: int = smp.RATE_100_GBPS) -> None:
         self.groups: dict[bytes, Group] = {}
         self.share = max(1, (MLID_COUNT - 1) // ports)
         self._groups_of: dict[bytes, set[bytes]] = {}  # port GID -> MGIDs

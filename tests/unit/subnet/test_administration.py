@@ -161,7 +161,7 @@ def test_join_creates_and_traffic_flows_at_once() -> None:
     a, b, c = bench.cards
     status, created = bench.join(a, GROUP, CREATE_MASK, **CREATE)
     assert status == 0
-    assert (created.mlid, created.mtu, created.rate, created.qkey, created.join_state) == (0xC001, 4, 16, 5, 1)
+    assert (created.mlid, created.mtu, created.rate, created.qkey, created.join_state) == (0xC001, 5, 16, 5, 1)
     assert bench.heard(b, created.mlid) == [0]
     assert bench.join(b, GROUP)[1].mlid == created.mlid
     assert bench.heard(a, created.mlid) == [1]
@@ -186,7 +186,7 @@ def test_ipoib_broadcast_group_is_there_and_stays() -> None:
     a, b, _ = bench.cards
     status, record = bench.join(a, IPOIB_BROADCAST, sa.MC_PKEY, pkey=0xFFFF)
     assert status == 0
-    assert (record.mlid, record.qkey, record.mtu, record.pkey, record.scope) == (0xC000, 0xB1B, 4, 0xFFFF, 2)
+    assert (record.mlid, record.qkey, record.mtu, record.pkey, record.scope) == (0xC000, 0xB1B, 5, 0xFFFF, 2)
     assert bench.heard(b, 0xC000) == [0]
     assert bench.leave(a, IPOIB_BROADCAST) == 0
     assert bench.heard(b, 0xC000) == []
@@ -202,7 +202,7 @@ def test_join_errors() -> None:
     assert bench.join(a, b"\xfe" + bytes(15), CREATE_MASK, **CREATE)[0] == 0x200
     assert bench.join(a, IPOIB_BROADCAST, sa.MC_QKEY, qkey=6)[0] == 0x200
     mtu = sa.MC_MTU | sa.MC_MTU_SELECTOR
-    assert bench.join(a, IPOIB_BROADCAST, mtu, mtu=5, mtu_selector=2)[0] == 0x200
+    assert bench.join(a, IPOIB_BROADCAST, mtu, mtu=4, mtu_selector=2)[0] == 0x200
     assert bench.join(a, GROUP, CREATE_MASK | mtu, mtu=5, mtu_selector=0, **CREATE)[0] == 0x200
     stranger = McMemberRecord(mgid=IPOIB_BROADCAST, port_gid=bytes(16), join_state=1)
     mask = sa.MC_MGID | sa.MC_PORT_GID | sa.MC_JOIN_STATE
