@@ -179,6 +179,8 @@ class Board:
         self._cables: dict[int, Cable] = {}
         # Told of each packet that the card sends to itself: for an analyser.
         self.looped: Callable[[Packet], None] | None = None
+        # Told after each step, which may have changed the next deadline.
+        self.stirred: Callable[[], None] | None = None
         self._commands = CommandQueue(memory, LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE)
         self.segment = InitSegment(
             info,
@@ -319,6 +321,8 @@ class Board:
             self.execute(effects)
         finally:
             self._busy = False
+            if self.stirred is not None:
+                self.stirred()
             if self.firmware.waiting():
                 self._ask_for_turn()
 

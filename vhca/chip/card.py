@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -235,7 +236,8 @@ class Card:
         self.function = CardFunction(self._space, self.board, self._config_written, self._reset)
         self.server.device = self.function
         self._loop = loop
-        loop.add_timer_source(self)
+        self.board.stirred = partial(loop.stir, self)
+        loop.stir(self)
 
     @property
     def node_guid(self) -> int:

@@ -2,9 +2,9 @@
 
 Raw selectors, no coroutines: a wake-up costs about 1.5 us. This is the one scheduler of a rack: whatever has more to do
 than a moment's work does a bounded piece of it (well below a millisecond) and asks for another turn with
-:meth:`Loop.call_soon`. Turns are given in the order in which they were asked for, for :data:`SLICE_NS` by the clock;
-then timers and sockets are looked at. So a card that is idle waits for a slice, whatever the others do. A callback that
-raises is logged and counted; the loop goes on.
+:meth:`Loop.call_soon`. A round is timers, the sockets that have something, then turns in the order in which they were
+asked for, for :data:`SLICE_NS` by the clock: so what came by a socket is worked on at once, and a card that is idle
+waits for a slice, whatever the others do. A callback that raises is logged and counted; the loop goes on.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ import heapq
 import itertools
 import logging
 import os
-import selectors
+import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from vhca.sim.clock import Clock, RealClock
 from vhca.sim.collector import Collector
@@ -33,6 +33,9 @@ SLICE_NS: Final = 2_000_000
 LOGGED_ERRORS: Final = 100
 FAILED_ROUND_PAUSE_S: Final = 0.01
 ALIVE_CHECK_S: Final = 0.2
+# An end that is gone wakes whoever waits for anything.
+READABLE: Final = ~select.EPOLLOUT
+WRITABLE: Final = ~select.EPOLLIN
 
 
 class LoopEnded(RuntimeError):
@@ -47,8 +50,19 @@ class HasFileno(Protocol):
         ...
 
 
+class _Watched(NamedTuple):
+    """Something with a descriptor, and who is called when there is something to read, or room to write."""
+
+    fileobj: int | HasFileno
+    read: Callable[[], None] | None
+    write: Callable[[], None] | None
+
+
+_NOBODY: Final = _Watched(-1, None, None)
+
+
 class TimerSource(Protocol):
-    """Something with deadlines, asked before each wait."""
+    """Something with deadlines."""
 
     def next_deadline(self) -> int | None:
         """Time in ns of the next deadline, None for none."""
@@ -70,10 +84,17 @@ class Loop:
         self.clock: Clock = clock or RealClock()
         self.errors = 0
         self._collector: Collector | None = None
-        self._selector = selectors.DefaultSelector()
+        self._epoll = select.epoll()
+        # By descriptor: what is watched, and the callbacks for reading and writing.
+        self._watched: dict[int, _Watched] = {}
         self._ready: deque[Callable[[], None]] = deque()
         self._foreign: deque[Callable[[], None]] = deque()
         self._timers: list[TimerSource] = []
+        # Those of which the loop is told when they may have a deadline that is earlier than the one that it knows ...
+        self._stirred: dict[TimerSource, None] = {}
+        # ... and those deadlines, of which each may have become later meanwhile.
+        self._told: dict[TimerSource, int] = {}
+        self._earliest: int | None = None
         # (time, order of asking, call) of what call_later was asked for.
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._later_order = itertools.count()
@@ -87,19 +108,19 @@ class Loop:
 
     def add_reader(self, fileobj: int | HasFileno, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fileobj` is readable."""
-        self._watch(fileobj, selectors.EVENT_READ, callback)
+        self._watch(fileobj, False, callback)
 
     def remove_reader(self, fileobj: int | HasFileno) -> None:
         """Wait for readable `fileobj` no more; unknown ones are ignored."""
-        self._watch(fileobj, selectors.EVENT_READ, None)
+        self._watch(fileobj, False, None)
 
     def add_writer(self, fileobj: int | HasFileno, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fileobj` can be written to; beside a reader, if there is one."""
-        self._watch(fileobj, selectors.EVENT_WRITE, callback)
+        self._watch(fileobj, True, callback)
 
     def remove_writer(self, fileobj: int | HasFileno) -> None:
         """Wait for writable `fileobj` no more; unknown ones are ignored."""
-        self._watch(fileobj, selectors.EVENT_WRITE, None)
+        self._watch(fileobj, True, None)
 
     def call_later(self, delay_s: float, fn: Callable[[], None]) -> None:
         """Run `fn` after `delay_s`; with 0, in the next round, after the sockets of this one. Loop thread only."""
@@ -107,8 +128,15 @@ class Loop:
         heapq.heappush(self._later, (due, next(self._later_order), fn))
 
     def add_timer_source(self, source: TimerSource) -> None:
-        """Ask `source` for deadlines from now on."""
+        """Ask `source` for its deadline before each wait."""
         self._timers.append(source)
+
+    def stir(self, source: TimerSource) -> None:
+        """Ask `source` for its deadline before the next wait: one that is not asked each time. Loop thread only.
+
+        To be called whenever the deadline may have become earlier.
+        """
+        self._stirred[source] = None
 
     def call_soon(self, fn: Callable[[], None]) -> None:
         """Run `fn` in a turn of this loop, behind those that wait already. Loop thread only."""
@@ -193,7 +221,7 @@ class Loop:
     def close(self) -> None:
         """Release descriptors."""
         if self._wake_r >= 0:
-            self._selector.close()
+            self._epoll.close()
             os.close(self._wake_r)
             os.close(self._wake_w)
             self._wake_r = self._wake_w = -1
@@ -226,48 +254,101 @@ class Loop:
             raise
 
     def run_once(self, max_wait_ns: int | None = None) -> None:
-        """One round: timers, a slice of turns, then sockets (waiting for the next deadline at most)."""
-        self._run_due()
-        self._run_ready()
-        timeout = self._timeout(max_wait_ns)
-        if self._collector is not None and (timeout is None or timeout >= IDLE_S):
+        """One round: timers, sockets (waiting for the next deadline at most), a slice of turns."""
+        timeout = self._run_due(max_wait_ns)
+        if self._collector is not None and (timeout < 0 or timeout >= IDLE_S):
             self._collector.idle()
-        watched = self._selector.get_map()
+        watched = self._watched
         self.waiting = True
         try:
-            ready = self._selector.select(timeout)
+            ready = self._epoll.poll(timeout)
         finally:
             self.waiting = False
-        for key, events in ready:
-            for event in (selectors.EVENT_READ, selectors.EVENT_WRITE):
-                # A callback of this very wake-up may have closed the descriptor.
-                now = watched.get(key.fd) if events & event else None
-                if now is not None and event in now.data:
-                    self._guard(now.data[event])
+        for fd, events in ready:
+            # A callback of this very wake-up may have closed the descriptor.
+            if events & READABLE and (now := watched.get(fd)) is not None and now.read is not None:
+                self._guard(now.read)
+            if events & WRITABLE and (now := watched.get(fd)) is not None and now.write is not None:
+                self._guard(now.write)
         for _ in range(len(self._foreign)):
             self._guard(self._foreign.popleft())
+        if self._ready:
+            self._run_ready()
 
-    def _watch(self, fileobj: int | HasFileno, event: int, callback: Callable[[], None] | None) -> None:
-        """Set or forget the callback of one kind of readiness; the selector keeps {kind: callback}."""
-        callbacks: dict[int, Callable[[], None]] = {}
-        with contextlib.suppress(KeyError, ValueError):
-            callbacks.update(self._selector.unregister(fileobj).data)
-        callbacks.pop(event, None)
-        if callback is not None:
-            callbacks[event] = callback
-        if callbacks:
-            self._selector.register(fileobj, sum(callbacks), callbacks)
+    def _watch(self, fileobj: int | HasFileno, write: bool, callback: Callable[[], None] | None) -> None:
+        """Set or forget the callback of one kind of readiness."""
+        fd = self._descriptor(fileobj)
+        before = self._watched.get(fd, _NOBODY)
+        now = _Watched(fileobj, before.read, callback) if write else _Watched(fileobj, callback, before.write)
+        events = (select.EPOLLIN if now.read is not None else 0) | (select.EPOLLOUT if now.write is not None else 0)
+        if not events:
+            if self._watched.pop(fd, None) is not None:
+                # One that was closed first is forgotten by the kernel already.
+                with contextlib.suppress(OSError, ValueError):
+                    self._epoll.unregister(fd)
+            return
+        if fd in self._watched:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+        self._watched[fd] = now
 
-    def _run_due(self) -> None:
+    def _descriptor(self, fileobj: int | HasFileno) -> int:
+        """The descriptor of `fileobj`, also of one that is closed by now; -1 if it is not watched."""
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        if fd >= 0:
+            return fd
+        return next((number for number, known in self._watched.items() if known.fileobj is fileobj), -1)
+
+    def _run_due(self, max_wait_ns: int | None) -> float:
+        """Run what is due; return how long to wait at most for something to happen, in seconds, -1 for any time."""
         if self._later:
             self._run_later(self.clock.now_ns())
-        if not self._timers:
-            return
         now = self.clock.now_ns()
+        if self._stirred:
+            self._ask_stirred()
+        ran = self._earliest is not None and self._earliest <= now
+        if ran:
+            self._run_told(now)
+        wait = max_wait_ns
         for source in self._timers:
+            deadline = self._deadline(source)
+            if deadline is None:
+                continue
+            if deadline <= now:
+                ran = True
+                self._guard(lambda source=source: source.run_timers(now))  # type: ignore[misc]
+            elif wait is None or deadline - now < wait:
+                wait = deadline - now
+        if ran or self._ready or self._foreign or self._stopping:
+            # Each of them may have given any of them an earlier deadline.
+            return 0
+        if self._earliest is not None and (wait is None or self._earliest - now < wait):
+            wait = self._earliest - now
+        if self._later and (wait is None or self._later[0][0] - now < wait):
+            wait = max(0, self._later[0][0] - now)
+        return -1 if wait is None else wait / 1e9
+
+    def _ask_stirred(self) -> None:
+        """Learn the deadlines of those that have stirred, and of all the earliest."""
+        stirred, told = self._stirred, self._told
+        while stirred:
+            source = stirred.popitem()[0]
+            deadline = self._deadline(source)
+            if deadline is None:
+                told.pop(source, None)
+            else:
+                told[source] = deadline
+        self._earliest = min(told.values(), default=None)
+
+    def _run_told(self, now: int) -> None:
+        """Run those that are due, unless their deadline has become a later one since they told."""
+        for source in [source for source, deadline in self._told.items() if deadline <= now]:
             deadline = self._deadline(source)
             if deadline is not None and deadline <= now:
                 self._guard(lambda source=source: source.run_timers(now))  # type: ignore[misc]
+            self._stirred[source] = None
+        self._ask_stirred()
 
     def _run_later(self, now_ns: int) -> None:
         """What is due, but not what that asks for anew."""
@@ -278,26 +359,9 @@ class Loop:
         for fn in due:
             self._guard(fn)
 
-    def _timeout(self, max_wait_ns: int | None) -> float | None:
-        if self._ready or self._foreign or self._stopping:
-            return 0
-        wait = max_wait_ns
-        if self._timers or self._later:
-            now = self.clock.now_ns()
-            deadlines = [self._deadline(source) for source in self._timers]
-            if self._later:
-                deadlines.append(self._later[0][0])
-            for deadline in deadlines:
-                if deadline is not None:
-                    delta = max(0, deadline - now)
-                    wait = delta if wait is None else min(wait, delta)
-        return None if wait is None else wait / 1e9
-
     def _run_ready(self) -> None:
         """A slice of turns: those that were asked for, and those that these ask for, until the time is up."""
         ready = self._ready
-        if not ready:
-            return
         now_ns = time.monotonic_ns
         end = now_ns() + SLICE_NS
         while ready:
