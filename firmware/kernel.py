@@ -50,22 +50,32 @@ class Kernel:
     def restore(self, image: bytes) -> None:
         """Go on from where another program, or this one, was at its :meth:`dump`."""
         self.hca, self.agents = load(image, self._outside)
+        self.hca.stir()
 
     def handle(self, event: Event, now_ns: int, out: Effects) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""
         hca = self.hca
         hca.now_ns = now_ns
         hca.out = out
-        if type(event) is PacketIn:
-            if not event.looped:
-                self.agents.count_received(event.port, event.packet)
-            packet_in(hca, event.port, event.packet)
-        elif type(event) is SqDoorbell:
+        if type(event) is SqDoorbell:
             self._sq_doorbell(event)
         elif type(event) is CqDoorbell:
             self._cq_doorbell(event)
         elif type(event) is EqDoorbell:
             self._eq_doorbell(event)
+        else:
+            hca.stir()
+            self._change(event)
+            hca.stir()
+        self._finish()
+
+    def _change(self, event: Event) -> None:
+        """An event that may change anything."""
+        hca = self.hca
+        if type(event) is PacketIn:
+            if not event.looped:
+                self.agents.count_received(event.port, event.packet)
+            packet_in(hca, event.port, event.packet)
         elif type(event) is CommandPosted:
             self._command(event)
         elif type(event) is LinkChange:
@@ -76,7 +86,6 @@ class Kernel:
             hca.note("reset", reason=event.reason)
             hca.reset_state()
             self.agents.reset(event.reason)
-        self._finish()
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.hw.hardware.Firmware`."""
@@ -89,10 +98,12 @@ class Kernel:
         hca = self.hca
         hca.now_ns = now_ns
         hca.out = out
+        hca.stir()
         for _ in range(TIMERS_PER_STEP):
             if not run_timers(hca, 1) or len(out) > EFFECTS_PER_STEP:
                 break
         self.agents.run_timers(now_ns)
+        hca.stir()
         self._finish()
 
     def waiting(self) -> bool:
@@ -106,7 +117,8 @@ class Kernel:
         hca.out = out
         if hca.graveyard:
             hca.graveyard.shrink()
-        turn(hca)
+        if not turn(hca):
+            hca.stir()
         self._finish()
 
     def inherit(self, old: Firmware) -> None:

@@ -81,6 +81,11 @@ class Hca:
         self.dc_connections = 0
         self.reset_state()
 
+    def stir(self) -> None:
+        """Something has changed, or is about to, that trains may rely on: they look at everything again."""
+        if self.native is not None:
+            self.native.changes += 1
+
     def reset_state(self) -> None:
         """Back to power-up: no objects, capabilities and interface version as delivered."""
         self.enabled = False

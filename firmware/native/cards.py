@@ -34,6 +34,13 @@ class NativeCard(Scratch):
         self._generation = -1
         self._keys_stamp: tuple[object, int, int] = (None, 0, 0)
         self.usable = False
+        # Counted whenever something has changed on the card that is more than the progress of trains.
+        self.changes = 0
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether C knows the guest's memory as it is."""
+        return self.usable and self._memory.generation == self._generation
 
     def refresh(self, hca: Hca) -> bool:
         """Bring memory and keys up to date; False if the memory cannot be reached by address."""

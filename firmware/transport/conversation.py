@@ -8,7 +8,7 @@ from weakref import ref
 
 from firmware.model.hca import Hca
 from firmware.model.hot import ANY_USER_INDEX
-from firmware.model.objects import Cq, Srq
+from firmware.model.objects import Cq, Mkey, Srq
 from firmware.model.port import Port
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTR, RTS, ST_RC, ST_UC, ST_UD, Qp, Shared
@@ -56,18 +56,46 @@ class Opened(NamedTuple):
 class Conversation(Shared):
     """One direction of a connection: the argument of its trains, and whom it is with while there may be trains."""
 
-    __slots__ = ("argument", "header", "opened", "pointer", "try_at", "vector")
+    __slots__ = (
+        "argument",
+        "far_changes",
+        "header",
+        "key_changes",
+        "near_changes",
+        "opened",
+        "pointer",
+        "try_at",
+        "vector",
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self.try_at = 0
         self.opened: Opened | None = None
+        # How much had changed on both cards when everything was looked at, which was good.
+        self.near_changes = self.far_changes = self.key_changes = -1
         # Of datagrams: the address vector that all of a train have, and their GRH.
         self.vector = b""
         self.header = b""
         self.argument = bytearray(TRAIN_BYTES)
         ffi = loaded().ffi
         self.pointer: Any = ffi.cast("struct train *", ffi.from_buffer(self.argument))
+
+
+def is_unchanged(conversation: Conversation) -> bool:
+    """Tell whether there were only trains on both cards since everything was looked at."""
+    opened = conversation.opened
+    if opened is None:
+        return False
+    near, far = opened.near_card, opened.far_card
+    return (
+        conversation.near_changes == near.changes
+        and conversation.far_changes == far.changes
+        and conversation.key_changes == Mkey.changes
+        and near.is_mapped
+        and far.is_mapped
+        and getattr(opened.through.firmware, "hca", None) is opened.far
+    )
 
 
 def is_same(hca: Hca, qp: Qp, opened: Opened) -> bool:

@@ -23,7 +23,7 @@ from firmware.model.counters import (
     QCount,
 )
 from firmware.model.hca import Hca
-from firmware.model.objects import CQ_FIRED, Cq
+from firmware.model.objects import CQ_FIRED, Cq, Mkey
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ST_UC, ST_UD, Qp
 from firmware.native.declarations import Stop, constant, moving, results
@@ -35,6 +35,7 @@ from firmware.transport.conversation import (
     Opened,
     is_listening,
     is_same,
+    is_unchanged,
     may_go,
     open_connection,
     open_datagrams,
@@ -57,6 +58,12 @@ RESULTS_AT: Final = constant.size + moving.size
 
 def run(hca: Hca, qp: Qp) -> Stop:
     """Execute what is posted on a connection, as far as there can be a train; UNUSUAL if it is for Python."""
+    known = qp.conversation
+    if isinstance(known, Conversation) and not hca.out and is_unchanged(known):
+        known.taken = 0
+        opened = known.opened
+        if opened is not None and opened.through.is_open(qp.requester.mtu):
+            return _trains(hca, qp, opened, known)
     conversation = _may_begin(hca, qp)
     if conversation is None:
         return Stop.UNUSUAL
@@ -92,7 +99,7 @@ def _may_begin(hca: Hca, qp: Qp) -> Conversation | None:
 
 
 def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
-    """Trains until one is over that had all its keys."""
+    """Look whether there can be trains now; if so, run them."""
     opened = conversation.opened
     if opened is not None and not is_listening(qp, opened):
         # It will be, once it has got what Python sends now.
@@ -102,6 +109,14 @@ def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
         return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
     if not may_go(hca, qp, opened):
         return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
+    conversation.near_changes = opened.near_card.changes
+    conversation.far_changes = opened.far_card.changes
+    conversation.key_changes = Mkey.changes
+    return _trains(hca, qp, opened, conversation)
+
+
+def _trains(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> Stop:
+    """Trains until one is over that had all its keys."""
     for _ in range(KEYS_PER_TRAIN):
         stop, outcome, moved = _train(hca, qp, opened, conversation)
         if stop == Stop.MISSING:

@@ -26,7 +26,7 @@ from vhca.wire.packet import DC, RC, SEND, UC, UD, XRC, Packet
 
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC: XRC, ST_QP0: UD, ST_QP1: UD, ST_DCI: DC}
 
-_ENGINES: Final = {
+_ENGINES: Final[dict[int, Callable[[Hca, Qp], bool | None]]] = {
     ST_RC: requester.run,
     ST_XRC: requester.run,
     ST_DCI: requester.run,
@@ -90,34 +90,37 @@ def ring(hca: Hca, qp: Qp) -> None:
         hca.count[Count.DOORBELLS_EARLY] += 1
 
 
-def turn(hca: Hca) -> None:
-    """One piece of the work that waits on this card; harmless if there is none."""
+def turn(hca: Hca) -> bool:
+    """One piece of the work that waits on this card; harmless if there is none. True if it was trains and no more."""
     if hca.copies:
+        hca.stir()
         ud.copy_on(hca)
     taken = hca.turns.take()
     if taken is None:
-        return
+        return False
     work, qp = taken
     if work == turns.SEND:
-        _send(hca, qp)
-    elif work == turns.REPLY:
+        return _send(hca, qp)
+    if work == turns.REPLY:
         replies.send_replies(hca, qp)
     elif work == turns.STORE:
         connected.store_on(hca, qp)
     else:
         flush(hca, qp, again=True)
+    return False
 
 
-def _send(hca: Hca, qp: Qp) -> None:
+def _send(hca: Hca, qp: Qp) -> bool:
     if qp.state == RTS:
         sq = qp.sq
         if sq is not None and sq.consumer < sq.flush_end and flush_send_queue(hca, qp, again=True):
             # What was posted before the error that the queue has come back from is still being flushed.
             hca.turns.add(turns.SEND, qp)
-            return
-        _ENGINES[qp.service](hca, qp)
-    elif qp.state in (ERR, SQER):
+            return False
+        return _ENGINES[qp.service](hca, qp) is True
+    if qp.state in (ERR, SQER):
         flush(hca, qp)
+    return False
 
 
 def packet_in(hca: Hca, port_number: int, packet: Packet) -> None:

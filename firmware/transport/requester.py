@@ -58,26 +58,29 @@ _BY_TRAIN: Final = (ST_RC, ST_UC)
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC, ST_DCI: DC}
 
 
-def run(hca: Hca, qp: Qp) -> None:
-    """Send what is posted and may be sent; called for a doorbell, an acknowledgement, a timer."""
+def run(hca: Hca, qp: Qp) -> bool:
+    """Send what is posted and may be sent; called for a doorbell, an acknowledgement, a timer.
+
+    True if trains did all that there was to do.
+    """
     sq = qp.sq
     requester = qp.requester
     if sq is None or qp.state != RTS or requester.rnr_waiting:
-        return
+        return False
     if qp.service in _BY_TRAIN and not requester.pending and hca.native is not None:
         stop = cut_through.run(hca, qp)
         if stop == Stop.EMPTY:
-            return
+            return True
         if stop == Stop.BUDGET:
             hca.turns.add(turns.SEND, qp)
-            return
+            return True
     try:
         sq.refresh(hca.memory)
         _look_up_path(hca, qp, requester)
         _drain(hca, qp, requester, sq)
     except DmaError as error:
         _queue_lost(hca, qp, error)
-        return
+        return False
     account.settle(hca, qp)
     last = requester.last_sent
     if last is not None:
@@ -91,6 +94,7 @@ def run(hca: Hca, qp: Qp) -> None:
             timer = requester.ack_timer = Timer(TimerKind.ACKNOWLEDGE, qp)
         if timer.deadline_ns is None:
             hca.timers.arm(timer, hca.now_ns + requester.timeout_ns)
+    return False
 
 
 def _look_up_path(hca: Hca, qp: Qp, requester: Requester) -> None:

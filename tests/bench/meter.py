@@ -83,22 +83,22 @@ class Hop:
         return sum(self.parts.values())
 
 
-class _Selector:
-    """Stamps around the loop's own selector."""
+class _Epoll:
+    """Stamps around the waits of the loop."""
 
-    def __init__(self, selector: Any, note: Callable[[Stamp, int], None]) -> None:
-        self._selector = selector
+    def __init__(self, epoll: Any, note: Callable[[Stamp, int], None]) -> None:
+        self._epoll = epoll
         self._note = note
 
-    def select(self, timeout: float | None) -> Any:
+    def poll(self, timeout: float) -> Any:
         self._note(Stamp.ASLEEP, 0)
-        ready = self._selector.select(timeout)
+        ready = self._epoll.poll(timeout)
         if ready:
             self._note(Stamp.AWAKE, len(ready))
         return ready
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._selector, name)
+        return getattr(self._epoll, name)
 
 
 class _Trains:
@@ -150,7 +150,7 @@ class Meter:
             setattr(owner, name, value)
             undo.append(lambda: setattr(owner, name, old))
 
-        put(self.rack.loop, "_selector", _Selector(self.rack.loop._selector, self._note))
+        put(self.rack.loop, "_epoll", _Epoll(self.rack.loop._epoll, self._note))
         if loaded().there:
             put(loaded(), "lib", _Trains(loaded().lib, self._note))
         for index, card in enumerate(self.rack.hcas):

@@ -8,11 +8,12 @@ from firmware.model.counters import Count, CountOf, Outcome
 from firmware.model.objects import MODE_KLM
 from firmware.model.qp import ERR, RTS
 from firmware.native.library import loaded
-from tests.scenario.world import ALL_RIGHTS, BASE, FOREVER_NS, CompletionQueue, End, World, packed_klms, pair
+from tests.scenario.world import BASE, FOREVER_NS, CompletionQueue, End, World, packed_klms, pair
 from vhca.hw.memory import Span
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
+from vhca.wire.connectx.qpc import OptParam
 from vhca.wire.connectx.wqe import WqeOpcode
 
 pytestmark = pytest.mark.skipif(not loaded().there, reason=f"no engine in C: {loaded().reason}")
@@ -180,8 +181,7 @@ def test_a_queue_pair_in_error_is_left_alone() -> None:
 def test_other_rights_hold_at_once() -> None:
     world, a, b = rails()
     assert write(world, a, b) == 0
-    b.qp.remote_rights = ALL_RIGHTS & ~8
-    b.qp.transitions += 1
+    assert b.apply(Op.RTS2RTS_QP, 1 << OptParam.RWE, rwe=0) == 0
     assert write(world, a, b) == CqeSyndrome.REMOTE_INVAL_REQ_ERR
 
 

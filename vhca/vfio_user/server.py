@@ -93,7 +93,8 @@ class Server:
 
     def rest_s(self) -> float:
         """How long the device should leave guest memory alone, since waiting for it kept others waiting; mostly 0."""
-        return max(0.0, self._wait_budget.rest_until - time.monotonic())
+        until = self._wait_budget.rest_until
+        return max(0.0, until - time.monotonic()) if until else 0.0
 
     # ---- life ----
 
