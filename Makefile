@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-breakdown bench-boot bench-memory bench-doorbells bench-fairness fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-breakdown bench-boot bench-memory bench-doorbells bench-fairness fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -76,10 +76,14 @@ docs: $(STAMP) ## build/docs: these pages and the library's reference as a site;
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs/site -d build/doctrees . build/docs
 	@echo "build/docs/index.html"
 
-bench: $(STAMP) ## speed, as ratios: the engine against memory copy, the card against Soft-RoCE
+bench: $(STAMP) ## speed: goals and what was reached, and a page with plots, in a quarter of an hour; BENCH=quick in two minutes
+	$(BIN)/python -m tests.bench $(if $(filter quick,$(BENCH)),--quick)
+
+bench-page: $(STAMP) ## docs/speed.md and its pictures from the last `make bench`
+	$(BIN)/python -m tests.bench.page build/bench/results.json docs
+
+bench-engine: $(STAMP) ## the engine alone, against memory copy
 	$(BIN)/python -m tests.bench.bench_engine
-	$(BIN)/python -m acceptance.benchmark
-	$(BIN)/python -m tests.bench.bench_breakdown
 
 bench-breakdown: $(STAMP) ## where the time of a small WRITE between two guests goes (needs a C compiler)
 	$(BIN)/python -m tests.bench.bench_breakdown

@@ -50,8 +50,10 @@ RACES: Final = (
     Race("ib_read_bw", 65536, 300, "MiB/s"),
     Race("ib_send_bw", 65536, 300, "MiB/s"),
     Race("ib_write_bw", 1 << 20, 50, "MiB/s"),
-    Race("ib_send_bw", 64, 2000, "kmsg/s"),
-    Race("ib_write_bw", 64, 2000, "kmsg/s"),
+    Race("ib_write_bw", 64, 5000, "kmsg/s"),
+    Race("ib_read_bw", 64, 5000, "kmsg/s"),
+    Race("ib_send_bw", 64, 5000, "kmsg/s"),
+    Race("ib_atomic_bw", 8, 5000, "kmsg/s"),
     Race("ib_write_lat", 8, 300, "us"),
     Race("ib_send_lat", 8, 300, "us"),
 )
@@ -59,11 +61,20 @@ RACES: Final = (
 
 @dataclass(slots=True)
 class Result:
-    """Medians of one race; `ratio` is above 1 where the HCA is better."""
+    """All figures of one race; `ratio` is above 1 where the HCA is better."""
 
     race: Race
-    hca: float
-    soft: float
+    figures: dict[str, list[float]]
+
+    @property
+    def hca(self) -> float:
+        """The HCA's median."""
+        return median(self.figures[DEVICE])
+
+    @property
+    def soft(self) -> float:
+        """Soft-RoCE's median."""
+        return median(self.figures[SOFT_DEVICE])
 
     @property
     def ratio(self) -> float:
@@ -82,6 +93,13 @@ def add_soft_roce(guest: Guest) -> None:
         raise LabError(f"{guest.name}: Soft-RoCE is not ACTIVE: {state.strip()}")
 
 
+def prepare_guests(guests: Sequence[Guest]) -> None:
+    """Wait for the HCAs' ports and set Soft-RoCE up."""
+    for guest in guests:
+        wait_port_active(guest)
+        add_soft_roce(guest)
+
+
 def run_race(guests: Sequence[Guest], race: Race, device: str, tcp_port: int) -> float:
     """One run; raises LabError with what was printed if it did not end well."""
     exchange = perftest(race.program, race.size_bytes, race.rounds, device=device)
@@ -95,9 +113,7 @@ def run_race(guests: Sequence[Guest], race: Race, device: str, tcp_port: int) ->
 def run(lab: Lab, repeats: int, progress: Progress) -> list[Result]:
     """Run all races `repeats` times, HCA and Soft-RoCE in turn."""
     guests = lab.guests[:2]
-    for guest in guests:
-        wait_port_active(guest)
-        add_soft_roce(guest)
+    prepare_guests(guests)
     tcp_port = FIRST_TCP_PORT
     results = []
     for race in RACES:
@@ -106,7 +122,7 @@ def run(lab: Lab, repeats: int, progress: Progress) -> list[Result]:
             for device, seen in figures.items():
                 tcp_port += 1
                 seen.append(run_race(guests, race, device, tcp_port))
-        result = Result(race, median(figures[DEVICE]), median(figures[SOFT_DEVICE]))
+        result = Result(race, figures)
         progress.say(f"{race.program} {race.size_bytes} B: {result.ratio:.1f}x")
         results.append(result)
     return results
@@ -137,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--kernel", default=DEFAULT_KERNEL, help="kernel of the guests (default: %(default)s)")
     parser.add_argument(
-        "--repeats", type=int, default=3, help="runs of each kind; medians count (default: %(default)s)"
+        "--repeats", type=int, default=5, help="runs of each kind; medians count (default: %(default)s)"
     )
     options = parser.parse_args(argv)
     progress = Progress()

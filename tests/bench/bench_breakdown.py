@@ -16,14 +16,16 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from firmware.native.library import loaded
 from tests.bench import socket_hop, verbs_pieces
 from tests.bench.bench_engine import copy_us
-from tests.bench.meter import Meter, Part, use_python
+from tests.bench.meter import Meter, Part, without_c
+from tests.bench.results import PYTHON, C
 from tests.bench.socket_hop import SocketHop
 from vhca.chip.rack import Rack
 from vhca.lab import Cache, Lab, LabError, Progress, aligned
@@ -66,7 +68,7 @@ class Measured:
     :ivar hop: parts of a ping-pong's message in the server.
     :ivar stream: parts of one of a stream of messages in the server.
     :ivar latency: of `ib_write_lat`, :ivar metered: with the meter.
-    :ivar message: of `ib_write_bw`, for one message.
+    :ivar message: of `ib_write_bw`, for one message. :ivar copy: one plain copy.
     """
 
     pieces: dict[str, float]
@@ -76,6 +78,18 @@ class Measured:
     latency: float
     metered: float
     message: float
+    copy: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Names, numbers and no more."""
+        by_name = {name: {part.name: us for part, us in getattr(self, name).items()} for name in ("hop", "stream")}
+        return {**asdict(self), **by_name}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Measured:
+        """The other way."""
+        by_part = {name: {Part[part]: us for part, us in data[name].items()} for name in ("hop", "stream")}
+        return cls(**{**data, **by_part, "socket": SocketHop(**data["socket"])})
 
 
 class Bench:
@@ -116,7 +130,7 @@ class Bench:
             self.perftest("ib_write_bw", STREAM_MESSAGES)
         count, parts = meter.stream()
         stream = {part: parts[part] / count / 1e3 for part in Part}
-        return Measured(pieces, socket_hop.measure(), hop, stream, latency, metered, message)
+        return Measured(pieces, socket_hop.measure(), hop, stream, latency, metered, message, copy_us(SIZE))
 
 
 def middle(all_measured: Sequence[Measured]) -> Measured:
@@ -129,13 +143,13 @@ def middle(all_measured: Sequence[Measured]) -> Measured:
     socket = SocketHop(*(median(getattr(one.socket, name) for one in all_measured) for name in ("wake", "send")))
     hop, stream = ({part: median(getattr(one, name)[part] for one in all_measured) for part in Part}
                    for name in ("hop", "stream"))  # fmt: skip
-    return Measured(pieces, socket, hop, stream, of("latency"), of("metered"), of("message"))
+    return Measured(pieces, socket, hop, stream, of("latency"), of("metered"), of("message"), of("copy"))
 
 
 def latency_table(engine: str, measured: Measured) -> Table:
     """One way of a ping-pong, as the meter saw it."""
     pieces, hop, socket = measured.pieces, measured.hop, measured.socket
-    copy = copy_us(SIZE)
+    copy = measured.copy
     rows = [
         (GUEST, "rdma-core makes the request (a post without its store)", pieces["burst-inline"] - pieces["stores"]),
         (TRAP, "the store leaves the guest; QEMU makes a message of it", pieces["stores"] - socket.send),
@@ -162,7 +176,7 @@ def latency_table(engine: str, measured: Measured) -> Table:
 def stream_tables(engine: str, measured: Measured) -> list[Table]:
     """One of a stream of messages: the sender's time, and beside it the server's."""
     pieces, stream, socket = measured.pieces, measured.stream, measured.socket
-    copy = copy_us(SIZE)
+    copy = measured.copy
     guest = [
         (GUEST, "rdma-core makes the request (a post without its store)", pieces["burst"] - pieces["stores"]),
         (TRAP, "the store leaves the guest; QEMU makes a message of it", pieces["stores"] - socket.send),
@@ -190,23 +204,27 @@ def stream_tables(engine: str, measured: Measured) -> list[Table]:
     ]
 
 
-def run(lab: Lab, rounds: int, repeats: int, progress: Progress) -> list[Table]:
-    """All tables, for both engines if there are both. The engine in C is gone from the lab's cards afterwards."""
+def run(lab: Lab, rounds: int, repeats: int, progress: Progress) -> dict[str, list[Measured]]:
+    """All repeats by engine, for both engines if there are both."""
     verbs_pieces.install(lab.guests, verbs_pieces.build(Cache(), progress))
     bench = Bench(lab, rounds)
-    tables = []
-    for engine in ("C", "Python") if loaded().there else ("Python",):
-        if engine == "Python":
-            use_python(bench.rack)
-        all_measured = []
-        for number in range(repeats):
-            all_measured.append(bench.once())
-            latency = all_measured[-1].latency
-            progress.say(f"breakdown, engine in {engine}, {number + 1} of {repeats}: {latency:.1f} us")
-        measured = middle(all_measured)
-        name = f"engine in {engine}"
-        tables += [latency_table(name, measured), *stream_tables(name, measured)]
-    return tables
+    found: dict[str, list[Measured]] = {}
+    for engine in (C, PYTHON) if loaded().there else (PYTHON,):
+        with nullcontext() if engine == C else without_c(bench.rack):
+            for number in range(repeats):
+                found.setdefault(engine, []).append(bench.once())
+                latency = found[engine][-1].latency
+                progress.say(f"breakdown, engine in {engine}, {number + 1} of {repeats}: {latency:.1f} us")
+    return found
+
+
+def tables(by_engine: dict[str, list[Measured]]) -> list[Table]:
+    """All tables, of medians."""
+    made = []
+    for engine, all_measured in by_engine.items():
+        name, measured = f"engine in {engine}", middle(all_measured)
+        made += [latency_table(name, measured), *stream_tables(name, measured)]
+    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -217,12 +235,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         with Lab(guests=2) as lab:
-            tables = run(lab, options.rounds, options.repeats, Progress())
+            found = run(lab, options.rounds, options.repeats, Progress())
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     print(f"{os.cpu_count()} processors; medians of {options.repeats}")
-    for table in tables:
+    for table in tables(found):
         print("\n" + "\n".join(table.lines()))
     return 0
 

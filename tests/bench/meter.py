@@ -220,12 +220,23 @@ def _parts(stamps: list[tuple[int, Stamp, int]]) -> Counter[Part]:
     return spent
 
 
-def use_python(rack: Rack) -> None:
-    """Take the engine in C away from all cards of a running rack."""
+@contextlib.contextmanager
+def without_c(rack: Rack) -> Iterator[None]:
+    """Take the engine in C away from all cards of a running rack meanwhile."""
+    kept: list[tuple[Any, Any]] = []
 
     def take() -> None:
         for card in rack.hcas:
             firmware: Any = card.board.firmware
+            kept.append((firmware.hca, firmware.hca.native))
             firmware.hca.native = None
 
+    def give() -> None:
+        for hca, native in kept:
+            hca.native = native
+
     rack.loop.call(take)
+    try:
+        yield
+    finally:
+        rack.loop.call(give)

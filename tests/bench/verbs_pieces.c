@@ -1,8 +1,8 @@
 /* In two guests: what a small WRITE costs its program, piece by piece, and the latency that comes of it.
  *
- *   verbs_pieces first|second SIZE ROUNDS
+ *   verbs_pieces first|second DEVICE SIZE ROUNDS
  *
- * Each prints "LID QPN ADDRESS RKEY" of a queue pair on the first device and reads the other's line. `second` reads
+ * Each prints "LID QPN ADDRESS RKEY" of a queue pair on its device and reads the other's line. `second` reads
  * another word, "go", and answers what comes then; `first` prints "go" when that may be. Before, it measures, in us,
  * of the guest's own clock and without what that takes, with a pause before each, so that whoever works for it is done
  * and asleep again. It prints what the quickest tenth did not exceed: what it takes while nobody else has the processor.
@@ -58,14 +58,17 @@ static void need(int good, const char *what)
 	}
 }
 
-static void open_queue_pair(void)
+static void open_queue_pair(const char *name)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
 
-	need(list && list[0], "no device");
-	context = ibv_open_device(list[0]);
+	need(list != NULL, "ibv_get_device_list");
+	while (*list && strcmp(ibv_get_device_name(*list), name))
+		list++;
+	need(*list != NULL, name);
+	context = ibv_open_device(*list);
 	need(context != NULL, "ibv_open_device");
 	pd = ibv_alloc_pd(context);
 	area = aligned_alloc(4096, AREA);
@@ -247,14 +250,14 @@ static void exchange(int first, int turns)
 
 int main(int argc, char **argv)
 {
-	int first = argc == 4 && !strcmp(argv[1], "first");
+	int first = argc == 5 && !strcmp(argv[1], "first");
 
-	if (argc != 4)
+	if (argc != 5)
 		return 2;
-	size = atoi(argv[2]);
-	rounds = atoi(argv[3]);
+	size = atoi(argv[3]);
+	rounds = atoi(argv[4]);
 	times = calloc(rounds, sizeof(*times));
-	open_queue_pair();
+	open_queue_pair(argv[2]);
 	connect_queue_pair();
 	if (first) {
 		measure_clock();

@@ -12,6 +12,7 @@ from typing import Final
 
 from vhca.lab import Cache, Guest, LabError, Progress, guest_root
 from vhca.lab.packages import PackageStore, unpack
+from vhca.lab.perftest import DEVICE
 
 SOURCE: Final = Path(__file__).with_name("verbs_pieces.c")
 HEADERS: Final = "libibverbs-dev"
@@ -58,7 +59,7 @@ def install(guests: Sequence[Guest], program: Path) -> None:
 def measure(guests: Sequence[Guest], size: int, rounds: int) -> dict[str, float]:
     """Its pieces by name, in us: what the program in the first of two guests printed."""
     ends = [
-        guest.popen([PLACE, role, str(size), str(rounds)])
+        guest.popen([PLACE, role, DEVICE, str(size), str(rounds)])
         for guest, role in zip(guests, ("first", "second"), strict=True)
     ]
     try:

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from firmware.native.library import loaded
-from tests.bench.meter import Meter, Part, Stamp, use_python
+from tests.bench.meter import Meter, Part, Stamp, without_c
 from tests.support.remote import RemoteDriver, RemoteQp, pair
 from vhca.chip.rack import Rack
 from vhca.chip.rack_config import RackConfig
@@ -66,10 +67,8 @@ def play(ends: list[End]) -> None:
 def test_every_message_and_part_of_it_is_seen(rack: Rack, ends: list[End], compiled: bool) -> None:
     if compiled and not loaded().there:
         pytest.skip(loaded().reason)
-    if not compiled:
-        use_python(rack)
     meter = Meter(rack, SIZE)
-    with meter.running():
+    with nullcontext() if compiled else without_c(rack), meter.running():
         play(ends)
     assert sum(what == Stamp.DOORBELL for _, what, _ in meter.stamps) == ROUNDS
     hops = meter.hops()
@@ -88,6 +87,20 @@ def _inner(meter: Meter) -> tuple[tuple[int, Stamp, int], tuple[int, Stamp, int]
     """The doorbells between which a stream is measured."""
     doorbells = [stamp for stamp in meter.stamps if stamp[1] == Stamp.DOORBELL]
     return doorbells[ROUNDS // 10], doorbells[ROUNDS - ROUNDS // 10 - 1]
+
+
+def test_the_engine_in_c_comes_back(rack: Rack, ends: list[End]) -> None:
+    if not loaded().there:
+        pytest.skip(loaded().reason)
+
+    def trains() -> int:
+        return sum(card.counters().get("train_messages", 0) for card in rack.hcas)
+
+    with without_c(rack):
+        play(ends)
+        assert trains() == 0
+    play(ends)
+    assert trains() == ROUNDS
 
 
 def test_nothing_of_it_is_left(rack: Rack, ends: list[End]) -> None:

@@ -1,5 +1,7 @@
 """The tables of the breakdown add up to what they are tables of, and say what they do not explain."""
 
+import json
+
 import pytest
 
 from tests.bench.bench_breakdown import REST, Measured, latency_table, middle, stream_tables
@@ -12,7 +14,7 @@ STREAM = {part: us / 4 for part, us in HOP.items()}
 
 
 def measured(**other: float) -> Measured:
-    figures = {"latency": 42.0, "metered": 46.0, "message": 12.0} | other
+    figures = {"latency": 42.0, "metered": 46.0, "message": 12.0, "copy": 0.05} | other
     return Measured(PIECES, SocketHop(5.5, 0.9), dict(HOP), dict(STREAM), **figures)
 
 
@@ -61,3 +63,7 @@ def test_the_time_between_two_stamps_has_one_part() -> None:
         Part.MESSAGE: 3, Part.QUEUEING: 4, Part.ENGINE: 5, Part.COMPILED: 1, Part.AFTER: 11, Part.WAITING: 6,
     }  # fmt: skip
     assert _parts(packets + end) == {Part.MESSAGE: 2, Part.QUEUEING: 3, Part.ENGINE: 10, Part.AFTER: 9, Part.WAITING: 6}
+
+
+def test_a_measurement_survives_its_file() -> None:
+    assert Measured.from_json(json.loads(json.dumps(measured().to_json()))) == measured()
