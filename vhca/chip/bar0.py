@@ -5,6 +5,7 @@ halves acts on its second half.
 """
 
 import logging
+import struct
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 SQ_HALF_MASK: Final = 0xFF
 # Halves that wait for their other half: as many as processors may be at it, not one for each register of the BAR.
 MOST_HALVES: Final = 1024
+SQ_DOORBELL_BYTES: Final = 8
+_SQ: Final = struct.Struct(">II").unpack_from
 _CQ_ARM: Final = CqArmDoorbell.unpacker("cmd", "ci", "cqn")
 _EQ_UPDATE: Final = EqUpdateDoorbell.unpacker("eqn", "ci")
 
@@ -84,6 +87,8 @@ class Bar0:
         size = len(data)
         if uar < self._first_uar:
             self.ignored_writes += 1
+        elif size == SQ_DOORBELL_BYTES and inner >= UAR_BLUE_FLAME and not inner & SQ_HALF_MASK:
+            self._ring_sq(uar, data)
         elif inner >= UAR_BLUE_FLAME:
             self._wide(offset, inner & SQ_HALF_MASK, uar, data, self._ring_sq)
         elif UAR_CQ_ARM <= inner < UAR_CQ_ARM + 8:
@@ -117,7 +122,7 @@ class Bar0:
             self.ignored_writes += 1
 
     def _ring_sq(self, uar: int, data: bytes) -> None:
-        self._emit(SqDoorbell(uar, int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")))
+        self._emit(SqDoorbell(uar, *_SQ(data)))
 
     def _ring_cq(self, uar: int, data: bytes) -> None:
         command, consumer, cqn = _CQ_ARM(data)

@@ -33,6 +33,9 @@ SLICE_NS: Final = 2_000_000
 LOGGED_ERRORS: Final = 100
 FAILED_ROUND_PAUSE_S: Final = 0.01
 ALIVE_CHECK_S: Final = 0.2
+# While there is traffic, deadlines are asked for so often, and not in every round.
+ASK_NS: Final = 200_000
+NEVER_NS: Final = 1 << 63
 # An end that is gone wakes whoever waits for anything.
 READABLE: Final = ~select.EPOLLOUT
 WRITABLE: Final = ~select.EPOLLIN
@@ -95,6 +98,11 @@ class Loop:
         # ... and those deadlines, of which each may have become later meanwhile.
         self._told: dict[TimerSource, int] = {}
         self._earliest: int | None = None
+        # When all deadlines were asked for, the earliest of them (a far one for none), and whether something came since
+        # then.
+        self._asked_ns = 0
+        self._next_ns = NEVER_NS
+        self._traffic = False
         # (time, order of asking, call) of what call_later was asked for.
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._later_order = itertools.count()
@@ -255,7 +263,7 @@ class Loop:
 
     def run_once(self, max_wait_ns: int | None = None) -> None:
         """One round: timers, sockets (waiting for the next deadline at most), a slice of turns."""
-        timeout = self._run_due(max_wait_ns)
+        timeout = self._before_wait(max_wait_ns)
         if self._collector is not None and (timeout < 0 or timeout >= IDLE_S):
             self._collector.idle()
         watched = self._watched
@@ -264,6 +272,7 @@ class Loop:
             ready = self._epoll.poll(timeout)
         finally:
             self.waiting = False
+        self._traffic = bool(ready or self._foreign or self._ready)
         for fd, events in ready:
             # A callback of this very wake-up may have closed the descriptor.
             if events & READABLE and (now := watched.get(fd)) is not None and now.read is not None:
@@ -300,17 +309,37 @@ class Loop:
             return fd
         return next((number for number, known in self._watched.items() if known.fileobj is fileobj), -1)
 
-    def _run_due(self, max_wait_ns: int | None) -> float:
-        """Run what is due; return how long to wait at most for something to happen, in seconds, -1 for any time."""
-        if self._later:
-            self._run_later(self.clock.now_ns())
+    def _before_wait(self, max_wait_ns: int | None) -> float:
+        """Run what is due; return how long to wait at most for something to happen, in seconds, -1 for any time.
+
+        The deadlines that traffic makes are far away, and asking costs as much as a message: so it is done now and
+        then, and before a wait that is not short.
+        """
         now = self.clock.now_ns()
+        if self._later:
+            self._run_later(now)
+        if self._traffic and self._asked_ns <= now < min(self._next_ns, self._asked_ns + ASK_NS):
+            next_ns = min(self._next_ns, now + ASK_NS)
+        else:
+            next_ns = self._next_ns = self._run_due(now)
+            self._asked_ns = now
+        if self._ready or self._foreign or self._stopping:
+            return 0
+        if self._later:
+            next_ns = min(next_ns, self._later[0][0])
+        wait = None if next_ns >= NEVER_NS else max(0, next_ns - now)
+        if max_wait_ns is not None and (wait is None or max_wait_ns < wait):
+            wait = max_wait_ns
+        return -1 if wait is None else wait / 1e9
+
+    def _run_due(self, now: int) -> int:
+        """Ask for all deadlines and run what is due; return the next one, which is now if something ran."""
         if self._stirred:
             self._ask_stirred()
         ran = self._earliest is not None and self._earliest <= now
         if ran:
             self._run_told(now)
-        wait = max_wait_ns
+        next_ns = NEVER_NS
         for source in self._timers:
             deadline = self._deadline(source)
             if deadline is None:
@@ -318,16 +347,12 @@ class Loop:
             if deadline <= now:
                 ran = True
                 self._guard(lambda source=source: source.run_timers(now))  # type: ignore[misc]
-            elif wait is None or deadline - now < wait:
-                wait = deadline - now
-        if ran or self._ready or self._foreign or self._stopping:
+            else:
+                next_ns = min(next_ns, deadline)
+        if ran:
             # Each of them may have given any of them an earlier deadline.
-            return 0
-        if self._earliest is not None and (wait is None or self._earliest - now < wait):
-            wait = self._earliest - now
-        if self._later and (wait is None or self._later[0][0] - now < wait):
-            wait = max(0, self._later[0][0] - now)
-        return -1 if wait is None else wait / 1e9
+            return now
+        return next_ns if self._earliest is None else min(next_ns, self._earliest)
 
     def _ask_stirred(self) -> None:
         """Learn the deadlines of those that have stirred, and of all the earliest."""

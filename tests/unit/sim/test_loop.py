@@ -9,7 +9,7 @@ import time
 import pytest
 
 from vhca.sim.clock import VirtualClock
-from vhca.sim.loop import LOGGED_ERRORS, SLICE_NS, Loop, LoopEnded
+from vhca.sim.loop import ASK_NS, LOGGED_ERRORS, SLICE_NS, Loop, LoopEnded
 
 
 class Alarm:
@@ -82,6 +82,43 @@ def test_a_timer_that_stirs_another_is_looked_at_before_the_wait() -> None:
         loop.run_once(max_wait_ns=0)
         assert other.ran[-1] == due
     assert len(other.ran) == 2
+    loop.close()
+
+
+def test_deadlines_are_asked_for_now_and_then_while_there_is_traffic() -> None:
+    clock = VirtualClock(1)
+    asked = 0
+
+    class Asked(Alarm):
+        def next_deadline(self) -> int | None:
+            nonlocal asked
+            asked += 1
+            return super().next_deadline()
+
+    loop, alarm = Loop(clock), Asked(None)
+    loop.add_timer_source(alarm)
+    reader, writer = os.pipe()
+    seen: list[bytes] = []
+    loop.add_reader(reader, lambda: seen.append(os.read(reader, 1)))
+    for _ in range(10):
+        os.write(writer, b"a")
+        loop.run_once()
+    assert asked == 1
+    # A deadline that traffic made is run in time, give or take so long; nothing else has to happen for it.
+    alarm.deadline = 2
+    clock.advance(ASK_NS)
+    os.write(writer, b"a")
+    loop.run_once()
+    assert alarm.ran == [1 + ASK_NS]
+    # Where nothing came the deadlines are asked for before the next wait.
+    alarm.deadline = clock.now_ns() + 1
+    loop.run_once()
+    clock.advance(1)
+    loop.run_once()
+    assert len(alarm.ran) == 2
+    loop.remove_reader(reader)
+    os.close(reader)
+    os.close(writer)
     loop.close()
 
 
