@@ -224,6 +224,8 @@ class QCount(Name):
 
 
 # Those of each packet and entry, under names that cost no look into the enum.
+TRAINS: Final = Count.TRAINS
+TRAIN_MESSAGES: Final = Count.TRAIN_MESSAGES
 TX_PACKETS: Final = Count.TX_PACKETS
 TX_BYTES: Final = Count.TX_BYTES
 TX_UD_PACKETS: Final = Count.TX_UD_PACKETS

@@ -79,6 +79,10 @@ class Hca:
         self.copies: deque[tuple[int, Packet, list[Qp]]] = deque()
         # Number of the last connection that an initiator made; resets do not turn it back.
         self.dc_connections = 0
+        # Whose send queue was rung last.
+        self.rung: Qp | None = None
+        # How often everything was forgotten.
+        self.clears = 0
         self.reset_state()
 
     def stir(self) -> None:
@@ -99,6 +103,8 @@ class Hca:
         """Forget every object and timer (power-up, reset, ENABLE_HCA)."""
         info = self.info
         most = self.capabilities.general_max
+        self.clears += 1
+        self.rung = None
         self._bury()
         self.timers = TimerHeap()
         self.turns = Turns()

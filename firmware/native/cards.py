@@ -32,7 +32,10 @@ class NativeCard(Scratch):
         self._memory = memory
         self.card = library.ffi.gc(library.lib.vhca_card_new(), library.lib.vhca_card_free)
         self._generation = -1
-        self._keys_stamp: tuple[object, int, int] = (None, 0, 0)
+        # What was seen of the card's table of keys, and of all keys, when the last one was added or all were forgotten.
+        self._table: object = None
+        self._table_changes = 0
+        self._key_changes = 0
         self.usable = False
         # Counted whenever something has changed on the card that is more than the progress of trains.
         self.changes = 0
@@ -46,11 +49,16 @@ class NativeCard(Scratch):
         """Bring memory and keys up to date; False if the memory cannot be reached by address."""
         if self._memory.generation != self._generation:
             self._map()
-        stamp = (hca.mkeys, hca.mkeys.changes, Mkey.changes)
-        if stamp != self._keys_stamp:
-            self._keys_stamp = stamp
+        table = hca.mkeys
+        if Mkey.changes != self._key_changes or table.changes != self._table_changes or table is not self._table:
+            self._look(hca)
             self._lib.vhca_card_forget_keys(self.card)
         return self.usable
+
+    def _look(self, hca: Hca) -> None:
+        self._table = hca.mkeys
+        self._table_changes = hca.mkeys.changes
+        self._key_changes = Mkey.changes
 
     def _map(self) -> None:
         spans = self._memory.spans()
@@ -87,7 +95,7 @@ class NativeCard(Scratch):
             return False
         flags = mkey.length64 | mkey.paged << 1 | mkey.remote_invalidate << 2
         # Looking at the list may have changed the stamp: what is known holds, this key's as well.
-        self._keys_stamp = (hca.mkeys, hca.mkeys.changes, Mkey.changes)
+        self._look(hca)
         self._lib.vhca_card_add_key(
             self.card, key, mkey.pd, mkey.qpn, mkey.rights, kind, mkey.log_page_size, flags, mkey.start,
             mkey.length, linear, pages, count,

@@ -119,6 +119,7 @@ void vhca_card_forget_keys(struct card *card);
 void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn, uint8_t rights, uint8_t kind,
                        uint8_t log_page, uint8_t flags, uint64_t start, uint64_t length, uint64_t linear,
                        const void *list, uint64_t pages);
+void vhca_warm(const uint64_t *lines);
 void vhca_run_train(struct train *train, struct card *near, struct card *far);
 """
 

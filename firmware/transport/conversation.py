@@ -37,20 +37,24 @@ from vhca.wire.connectx.wqe import BASIC_BLOCK_SIZE
 from vhca.wire.packet import ACKNOWLEDGE, RC, UC, WRITE, Packet
 
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC}
+# Bytes of a line of the processor's cache.
+LINE: Final = 64
 
 
 class Opened(NamedTuple):
-    """The two ends of a connection, as they were found; `stamp` tells whether they still are what they were."""
+    """The two ends of a connection, as they were found; the numbers tell whether they still are what they were."""
 
     through: Through
-    far: Hca
-    # Nothing that is destroyed is kept alive by the other card; page lists are read as long as their buffers are there.
+    # Nothing that is destroyed or reset is kept alive by the other card; page lists are read as long as their buffers
+    # are there.
+    far: ref[Hca]
     far_qp: ref[Qp]
-    far_qpn: int
     buffers: tuple[ref[QueueBuffer], ref[QueueBuffer]]
     near_card: NativeCard
     far_card: NativeCard
-    stamp: tuple[int, ...]
+    transitions: tuple[int, int]
+    versions: tuple[int, int, int]
+    queues: tuple[int, int]
 
 
 class Conversation(Shared):
@@ -61,6 +65,7 @@ class Conversation(Shared):
         "far_changes",
         "header",
         "key_changes",
+        "lines",
         "near_changes",
         "opened",
         "pointer",
@@ -74,6 +79,8 @@ class Conversation(Shared):
         self.opened: Opened | None = None
         # How much had changed on both cards when everything was looked at, which was good.
         self.near_changes = self.far_changes = self.key_changes = -1
+        # Which lines of the processor's cache a train reads, up to a 0; None before there is one.
+        self.lines: Any = None
         # Of datagrams: the address vector that all of a train have, and their GRH.
         self.vector = b""
         self.header = b""
@@ -94,26 +101,36 @@ def is_unchanged(conversation: Conversation) -> bool:
         and conversation.key_changes == Mkey.changes
         and near.is_mapped
         and far.is_mapped
-        and getattr(opened.through.firmware, "hca", None) is opened.far
+        and getattr(opened.through.firmware, "hca", None) is opened.far()
     )
 
 
 def is_same(hca: Hca, qp: Qp, opened: Opened) -> bool:
     """Tell whether both ends are still there, and as they were."""
-    far, far_qp = opened.far, opened.far_qp()
+    through, to, to_qp, buffers, _, _, transitions, versions, queues = opened
+    far = to()
+    far_qp = to_qp()
+    present: object = getattr(through.firmware, "hca", None)
+    if far is None or far_qp is None or present is not far:
+        return False
+    # A queue pair that is destroyed goes through a last transition.
+    if transitions[0] != qp.transitions or transitions[1] != far_qp.transitions:
+        return False
+    send_cq, recv_cq = qp.send_cq, far_qp.recv_cq
     return (
-        far_qp is not None
-        and qp.send_cq is not None
-        and far_qp.recv_cq is not None
-        and opened.buffers[0]() is qp.send_cq.buffer
-        and opened.buffers[1]() is far_qp.recv_cq.buffer
-        and getattr(opened.through.firmware, "hca", None) is far
-        and far.qps.get(opened.far_qpn) is far_qp
-        and opened.stamp == _stamp(hca, qp, far, far_qp)
+        send_cq is not None
+        and recv_cq is not None
+        and buffers[0]() is send_cq.buffer
+        and buffers[1]() is recv_cq.buffer
+        and queues[0] == _form_of(send_cq)
+        and queues[1] == _form_of(recv_cq)
+        and versions[0] == hca.ports[qp.port].version
+        and versions[1] == far.ports[far_qp.port].version
+        and versions[2] == far.clears
     )
 
 
-def may_go(hca: Hca, qp: Qp, opened: Opened) -> bool:
+def may_go(hca: Hca, qp: Qp, far: Hca, opened: Opened) -> bool:
     """Tell whether the way is open at this moment, and bring what C knows of both cards up to date.
 
     Of a reliable connection nothing is under way, but what is not acknowledged may be, and must not be overtaken.
@@ -121,15 +138,12 @@ def may_go(hca: Hca, qp: Qp, opened: Opened) -> bool:
     return (
         opened.through.is_open(qp.requester.mtu, empty=qp.service != ST_RC)
         and opened.near_card.refresh(hca)
-        and opened.far_card.refresh(opened.far)
+        and opened.far_card.refresh(far)
     )
 
 
-def is_listening(qp: Qp, opened: Opened) -> bool:
+def is_listening(qp: Qp, far_qp: Qp) -> bool:
     """Tell whether the receive side expects the next message, and nothing else keeps it busy."""
-    far_qp = opened.far_qp()
-    if far_qp is None:
-        return False
     responder = far_qp.responder
     if far_qp.service == ST_UD:
         return not (responder.held or responder.paging)
@@ -143,21 +157,9 @@ def is_listening(qp: Qp, opened: Opened) -> bool:
     )
 
 
-def _stamp(hca: Hca, qp: Qp, far: Hca, far_qp: Qp) -> tuple[int, ...]:
-    """Changes when something does that an open conversation relies on."""
-    return (
-        qp.transitions,
-        far_qp.transitions,
-        hca.ports[qp.port].version,
-        far.ports[far_qp.port].version,
-        _stamp_of(qp.send_cq),
-        _stamp_of(far_qp.recv_cq),
-    )
-
-
-def _stamp_of(cq: Cq | None) -> int:
+def _form_of(cq: Cq) -> int:
     """What commands, and other queue pairs, can change about a completion queue, beside its buffer."""
-    return -1 if cq is None else cq.log_size << 2 | cq.overrun_ignore << 1 | cq.failed
+    return cq.log_size << 2 | cq.overrun_ignore << 1 | cq.failed
 
 
 def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | None:
@@ -284,8 +286,45 @@ def _note(
     values |= more
     constant.pack_into(conversation.argument, 0, *(_signed(values.get(name, 0)) for name in CONSTANT))
     buffers = ref(send_cq.buffer), ref(recv_cq.buffer)
-    stamp = _stamp(hca, qp, far, far_qp)
-    return Opened(through, far, ref(far_qp), far_qp.handle, buffers, hca.native, far.native, stamp)
+    opened = Opened(
+        through,
+        ref(far),
+        ref(far_qp),
+        buffers,
+        hca.native,
+        far.native,
+        (qp.transitions, far_qp.transitions),
+        (hca.ports[qp.port].version, far.ports[far_qp.port].version, far.clears),
+        (_form_of(send_cq), _form_of(recv_cq)),
+    )
+    _note_lines(qp, far_qp, conversation, opened)
+    return opened
+
+
+def _note_lines(qp: Qp, far_qp: Qp, conversation: Conversation, opened: Opened) -> None:
+    """Note what a train reads, so that it can be asked for all at once.
+
+    With thousands of connections it is in no cache, and waiting for one after the other takes longer than the train.
+    """
+    responder = far_qp.responder
+    read = (
+        *(qp, qp.requester, qp.requester.pending, qp.sq, conversation, conversation.pointer, conversation.argument),
+        *(far_qp, responder, responder.replies, responder.held),
+        *(opened, opened.far_qp, opened.transitions, opened.versions, opened.queues, opened.buffers),
+    )
+    lines: set[int] = set()
+    for item in read:
+        lines.update(range(id(item) & -LINE, id(item) + min(type(item).__basicsize__, 1 << 9), LINE))
+    start = _address(conversation.argument)
+    lines.update(range(start & -LINE, start + TRAIN_BYTES, LINE))
+    conversation.lines = loaded().ffi.new("uint64_t[]", [*lines, 0])
+
+
+def warm(qp: Qp) -> None:
+    """A train of this queue pair is about to begin, and others were in between."""
+    conversation = qp.conversation
+    if isinstance(conversation, Conversation) and conversation.lines is not None:
+        loaded().lib.vhca_warm(conversation.lines)
 
 
 def receives_of(qp: Qp) -> RecvQueue | Srq | None:

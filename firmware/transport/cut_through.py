@@ -13,6 +13,8 @@ from firmware.model.counters import (
     RX_PACKETS,
     RX_UD_BYTES,
     RX_UD_PACKETS,
+    TRAIN_MESSAGES,
+    TRAINS,
     TX_BYTES,
     TX_PACKETS,
     TX_UD_BYTES,
@@ -51,19 +53,21 @@ ALONE: Final = 1
 TOGETHER: Final = 1 << 10
 # Where there is no way for a train, it is looked for again after so long.
 PATIENCE_NS: Final = 1_000_000
-NO_RESULTS: Final = bytes(results.size)
 MOVING_AT: Final = constant.size
 RESULTS_AT: Final = constant.size + moving.size
 
 
-def run(hca: Hca, qp: Qp) -> Stop:
-    """Execute what is posted on a connection, as far as there can be a train; UNUSUAL if it is for Python."""
+def run(hca: Hca, qp: Qp) -> int:
+    """Execute what is posted on a connection, as far as there can be a train: Stop, UNUSUAL if it is for Python."""
     known = qp.conversation
     if isinstance(known, Conversation) and not hca.out and is_unchanged(known):
         known.taken = 0
         opened = known.opened
-        if opened is not None and opened.through.is_open(qp.requester.mtu):
-            return _trains(hca, qp, opened, known)
+        far, far_qp = (opened.far(), opened.far_qp()) if opened is not None else (None, None)
+        if opened is None or far is None or far_qp is None:
+            return Stop.UNUSUAL
+        if opened.through.is_open(qp.requester.mtu):
+            return _trains(hca, qp, far, far_qp, opened, known)
     conversation = _may_begin(hca, qp)
     if conversation is None:
         return Stop.UNUSUAL
@@ -72,7 +76,7 @@ def run(hca: Hca, qp: Qp) -> Stop:
     return _go(hca, qp, conversation)
 
 
-def run_datagrams(hca: Hca, qp: Qp, vector: bytes, probe: Callable[[], Packet | None]) -> Stop:
+def run_datagrams(hca: Hca, qp: Qp, vector: bytes, probe: Callable[[], Packet | None]) -> int:
     """As :func:`run`, for datagrams with an address vector, of which `probe` makes one without payload."""
     conversation = _may_begin(hca, qp)
     if conversation is None:
@@ -98,29 +102,30 @@ def _may_begin(hca: Hca, qp: Qp) -> Conversation | None:
     return conversation if hca.now_ns >= conversation.try_at else None
 
 
-def _go(hca: Hca, qp: Qp, conversation: Conversation) -> Stop:
+def _go(hca: Hca, qp: Qp, conversation: Conversation) -> int:
     """Look whether there can be trains now; if so, run them."""
     opened = conversation.opened
-    if opened is not None and not is_listening(qp, opened):
-        # It will be, once it has got what Python sends now.
-        return _for_python(hca, conversation, Outcome.NOT_EXPECTED, ALONE)
-    if opened is None:
+    far, far_qp = (opened.far(), opened.far_qp()) if opened is not None else (None, None)
+    if opened is None or far is None or far_qp is None:
         conversation.try_at = hca.now_ns + PATIENCE_NS
         return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
-    if not may_go(hca, qp, opened):
+    if not is_listening(qp, far_qp):
+        # It will be, once it has got what Python sends now.
+        return _for_python(hca, conversation, Outcome.NOT_EXPECTED, ALONE)
+    if not may_go(hca, qp, far, opened):
         return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
     conversation.near_changes = opened.near_card.changes
     conversation.far_changes = opened.far_card.changes
     conversation.key_changes = Mkey.changes
-    return _trains(hca, qp, opened, conversation)
+    return _trains(hca, qp, far, far_qp, opened, conversation)
 
 
-def _trains(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> Stop:
+def _trains(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation) -> int:
     """Trains until one is over that had all its keys."""
     for _ in range(KEYS_PER_TRAIN):
-        stop, outcome, moved = _train(hca, qp, opened, conversation)
+        stop, outcome, moved = _train(hca, qp, far, far_qp, opened, conversation)
         if stop == Stop.MISSING:
-            if _add_key(hca, opened, conversation):
+            if _add_key(hca, far, opened, conversation):
                 if moved:
                     # What one step may do is done, or nearly.
                     return Stop.BUDGET
@@ -130,7 +135,7 @@ def _trains(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> Sto
             hca.count_of.add(CountOf.TRAIN_ENDS, outcome)
         # One that is unusual among others goes alone; where all are, they go together, with a try now and then.
         conversation.most = ALONE if moved or outcome == Outcome.REGISTRATION else TOGETHER
-        return Stop(stop)
+        return stop
     return _for_python(hca, conversation, Outcome.KEY, TOGETHER)
 
 
@@ -141,21 +146,20 @@ def _for_python(hca: Hca, conversation: Conversation, outcome: Outcome, most: in
     return Stop.UNUSUAL
 
 
-def _add_key(hca: Hca, opened: Opened, conversation: Conversation) -> bool:
+def _add_key(hca: Hca, far: Hca, opened: Opened, conversation: Conversation) -> bool:
     """Give the engine in C the key that it lacked; False if it cannot have it."""
     _, _, key, of_far, *_ = results.unpack_from(conversation.argument, RESULTS_AT)
-    return opened.far_card.add_key(opened.far, key) if of_far else opened.near_card.add_key(hca, key)
+    return opened.far_card.add_key(far, key) if of_far else opened.near_card.add_key(hca, key)
 
 
 # A train
 
 
-def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tuple[int, int, int]:
+def _train(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation) -> tuple[int, int, int]:
     """One run of the engine in C: why it ended (Stop, Outcome), and how many messages and packets have gone."""
     argument = conversation.argument
-    through, far, to, _, _, near_card, far_card, _ = opened
-    far_qp, sq, send_cq = to(), qp.sq, qp.send_cq
-    if far_qp is None or sq is None or send_cq is None or far_qp.recv_cq is None:
+    through, sq, send_cq = opened.through, qp.sq, qp.send_cq
+    if sq is None or send_cq is None or far_qp.recv_cq is None:
         return Stop.UNUSUAL, Outcome.NO_WAY, 0
     rq, srq, recv_cq = far_qp.rq, far_qp.srq, far_qp.recv_cq
     if srq is not None:
@@ -167,8 +171,7 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
         argument, MOVING_AT, timestamp(hca), timestamp(far), sq.consumer, qp.requester.next_psn, send_cq.producer,
         send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1, qp.requester.lso_done,
     )  # fmt: skip
-    argument[RESULTS_AT:] = NO_RESULTS
-    loaded().lib.vhca_run_train(conversation.pointer, near_card.card, far_card.card)
+    loaded().lib.vhca_run_train(conversation.pointer, opened.near_card.card, opened.far_card.card)
     (
         stop, outcome, _, _, messages, waiting, packets, size, acks, _, answers, answer_bytes, writes, reads, atomics,
         near_cqes, far_cqes, near_events, far_events, words_out, words_back, nops,
@@ -186,8 +189,8 @@ def _train(hca: Hca, qp: Qp, opened: Opened, conversation: Conversation) -> tupl
                 srq.next_index = next_index
         elif rq is not None:
             rq.consumer = taken
-        hca.count[Count.TRAINS] += 1
-        hca.count[Count.TRAIN_MESSAGES] += messages
+        hca.count[TRAINS] += 1
+        hca.count[TRAIN_MESSAGES] += messages
         _advance(qp, far_qp, psn, messages - nops)
         if has_invalidated:
             _invalidate(far, invalidated)
@@ -237,21 +240,30 @@ def _count(hca: Hca, far: Hca, far_qp: Qp, moved: tuple[int, int, int, int], req
         far_count[RX_UD_BYTES] += size
         return
     count[TX_PACKETS] += packets
-    count[TX_BYTES] += size
-    count[RX_PACKETS] += back
-    count[RX_BYTES] += answer_bytes
     far_count[RX_PACKETS] += packets
-    far_count[RX_BYTES] += size
-    far_count[TX_PACKETS] += back
-    far_count[TX_BYTES] += answer_bytes
+    if size:
+        count[TX_BYTES] += size
+        far_count[RX_BYTES] += size
+    if back:
+        count[RX_PACKETS] += back
+        far_count[TX_PACKETS] += back
+    if answer_bytes:
+        count[RX_BYTES] += answer_bytes
+        far_count[TX_BYTES] += answer_bytes
     if far_qp.counter is not None:
         values = far_qp.counter.values
-        for name, number in zip(_REQUESTS, requests, strict=True):
-            if number:
-                values[name] += number
+        writes, reads, atomics = requests
+        if writes:
+            values[_WRITES] += writes
+        if reads:
+            values[_READS] += reads
+        if atomics:
+            values[_ATOMICS] += atomics
 
 
-_REQUESTS: Final = (QCount.RX_WRITE_REQUESTS, QCount.RX_READ_REQUESTS, QCount.RX_ATOMIC_REQUESTS)
+_WRITES: Final = QCount.RX_WRITE_REQUESTS
+_READS: Final = QCount.RX_READ_REQUESTS
+_ATOMICS: Final = QCount.RX_ATOMIC_REQUESTS
 
 
 def _tell(through: Through, far: Hca, cq: Cq, written: tuple[int, int, int]) -> None:

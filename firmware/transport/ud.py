@@ -115,7 +115,7 @@ def run(hca: Hca, qp: Qp) -> None:
         hca.turns.add(turns.SEND, qp)
 
 
-def _try_train(hca: Hca, qp: Qp, sq: SendQueue) -> Stop:
+def _try_train(hca: Hca, qp: Qp, sq: SendQueue) -> int:
     """Let the engine in C send what goes where the next datagram goes."""
     vector = sq.read_blocks(hca.memory, sq.consumer, 1)[UNIT:VECTOR_END]
     return run_datagrams(hca, qp, vector, lambda: _packet(hca, qp, vector, b"", False, None))

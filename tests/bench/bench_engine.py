@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from firmware.model.counters import Count
 from firmware.native.library import loaded
-from firmware.transport import engine
+from tests.bench import many_queue_pairs
+from tests.bench.two_cards import ring_and_finish
 from tests.scenario.queues import TERMINATOR_KEY
 from tests.scenario.world import RTS, World, pair
-from vhca.hw.effects import DmaWrite, Effect, EntryWrite, Transmit
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.qpc import ServiceType
 from vhca.wire.connectx.wqe import (
@@ -32,7 +32,6 @@ from vhca.wire.connectx.wqe import (
     RaddrSegment,
     WqeOpcode,
 )
-from vhca.wire.packet import Packet
 
 BATCH = 16
 LOG_SQ = 6
@@ -168,35 +167,8 @@ class Engine:
 
     def run_batch(self) -> None:
         """One doorbell, and everything that follows from it."""
-        hca_a, hca_b = self.world.a.hca, self.world.b.hca
         self.world.now_ns += 1000
-        hca_a.now_ns = hca_b.now_ns = self.world.now_ns
-        out: list[Effect] = []
-        hca_a.out = out
-        engine.ring(hca_a, self.a.qp)
-        engine.turn(hca_a)
-        to_b = self._execute(hca_a.memory, out)
-        to_a: list[Packet] = []
-        while to_b or to_a or hca_a.turns or hca_b.turns:
-            if not to_b and not to_a:
-                for hca, packets in ((hca_a, to_b), (hca_b, to_a)):
-                    if hca.turns:
-                        out = []
-                        hca.out = out
-                        engine.turn(hca)
-                        packets += self._execute(hca.memory, out)
-            for packet in to_b:
-                out = []
-                hca_b.out = out
-                engine.packet_in(hca_b, 1, packet)
-                to_a += self._execute(hca_b.memory, out)
-            to_b = []
-            for packet in to_a:
-                out = []
-                hca_a.out = out
-                engine.packet_in(hca_a, 1, packet)
-                to_b += self._execute(hca_a.memory, out)
-            to_a = []
+        ring_and_finish(self.world.a.hca, self.world.b.hca, self.a.qp, self.world.now_ns)
 
     def verify(self) -> None:
         """What was timed must be messages that arrived: no error state, no flush, every completion, the right bytes.
@@ -220,17 +192,6 @@ class Engine:
         where = self.remote if self.target is b else self.local
         where += GRH_BYTES if self.kind == "DATAGRAM" else 0
         assert self.target.card.memory.read(where, self.size) == self.content, "the payload did not arrive"
-
-    @staticmethod
-    def _execute(memory: object, out: list[Effect]) -> list[Packet]:
-        packets = []
-        for effect in out:
-            kind = type(effect)
-            if kind is Transmit:
-                packets.append(effect.packet)  # type: ignore[union-attr]
-            elif kind is DmaWrite or kind is EntryWrite:
-                memory.write(effect.addr, effect.data)  # type: ignore[attr-defined,union-attr]
-        return packets
 
 
 def measure(kind: str, size: int, seconds: float, trains: bool) -> Result:
@@ -289,6 +250,7 @@ def main() -> None:
     parser.add_argument("--trains", action="store_true", help="with --profile: the engine in C")
     parser.add_argument("--seconds", type=float, default=0.5, help="time per case")
     parser.add_argument("--batch", type=int, default=BATCH, help="messages per doorbell, the last one signalled")
+    parser.add_argument("--queue-pairs", type=int, default=10_000, help="connections in random order")
     args = parser.parse_args()
     BATCH = args.batch
     print(f"{BATCH} messages per doorbell, one acknowledgement and one completion for them; processor time")
@@ -310,6 +272,8 @@ def main() -> None:
         print("the engine in C" if trains else "the engine in Python")
         for kind, size in CASES:
             print(measure(kind, size, args.seconds, trains).show())
+        for line in many_queue_pairs.rows(args.queue_pairs, trains):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

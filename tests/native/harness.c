@@ -236,7 +236,6 @@ static int64_t play(void)
 
         train.wqe_budget = 64;
         train.byte_budget = 1 << 20;
-        train.messages = train.packets = train.bytes = train.acks = train.near_cqes = train.far_cqes = train.has_invalidated = train.nops = 0;
         vhca_run_train(&train, near.card, far.card);
         messages += train.messages;
         if (train.messages < 0 || train.messages > 64 || train.sq_consumer < consumer ||

@@ -1,5 +1,6 @@
 """When there are trains and when not, and what they leave behind."""
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,9 @@ from firmware.model.counters import Count, CountOf, Outcome
 from firmware.model.objects import MODE_KLM
 from firmware.model.qp import ERR, RTS
 from firmware.native.library import loaded
+from firmware.transport.conversation import Opened
 from tests.scenario.world import BASE, FOREVER_NS, CompletionQueue, End, World, packed_klms, pair
+from vhca.hw.events import Reset
 from vhca.hw.memory import Span
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
@@ -256,6 +259,45 @@ def test_a_destroyed_queue_pair_is_not_kept_by_its_peer() -> None:
 def listed(end: End) -> int:
     """A key of all of an end's memory that only Python can use: a list of one key."""
     return end.card.create_key(MODE_KLM, packed_klms((1 << 20, end.card.key, BASE)), start_addr=BASE, len=1 << 20)
+
+
+def test_a_card_that_was_reset_is_not_written_to() -> None:
+    world, a, b = rails()
+    place = b.buffer(b"as it was")
+    assert write(world, a, b) == 0
+    far_qp = b.qp
+    world.b.event(Reset("by its host"))
+    # Its memory is freed in pieces: for a while, what was there still is.
+    assert far_qp.state == RTS
+    a.write(a.buffer(64), 9, place, b.card.key)
+    world.settle()
+    assert trains(a) == 1
+    assert b.peek(place, 9) == b"as it was"
+
+
+def test_nothing_of_a_card_that_is_gone_is_kept_by_its_peer() -> None:
+    world, a, b = rails()
+    assert write(world, a, b) == 0
+    opened = a.qp.conversation.opened  # type: ignore[union-attr]
+    assert opened.far() is world.b.hca
+    assert not [item for item in gc.get_referrers(world.b.hca) if isinstance(item, Opened)]
+
+
+def test_connections_in_turn_go_by_train_also_when_one_has_lost_its_peer() -> None:
+    world, a, b = rails()
+    other, its_peer = End(world.a), End(world.b)
+    other.connect(its_peer)
+    its_peer.connect(other)
+    for _ in range(3):
+        assert write(world, a, b) == write(world, other, its_peer) == 0
+    assert trains(a) == 6
+    its_peer.destroy()
+    while world.b.turn():
+        pass
+    assert write(world, a, b) == 0
+    assert write(world, other, b) == CqeSyndrome.TRANSPORT_RETRY_EXC_ERR
+    assert write(world, a, b) == 0
+    assert trains(a) == 8
 
 
 def test_an_unusual_message_among_others_goes_alone() -> None:

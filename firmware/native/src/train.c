@@ -260,6 +260,8 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
     static _Thread_local struct message message;
     struct run run;
 
+    /* What it tells begins at 0. */
+    memset(&train->stop, 0, sizeof(*train) - offsetof(struct train, stop));
     train->stop = TRAIN_UNUSUAL;
     train->outcome = RING;
     if (!open_run(&run, train, near, far))
