@@ -138,6 +138,23 @@ def test_spans_of_many_windows_are_not_made(monkeypatch: pytest.MonkeyPatch) -> 
     os.close(fd)
 
 
+@pytest.mark.parametrize(("address", "offset", "spans"), [(0x1000, 0x2000, 1), (0x1000, 0x40, 1), (0x1000, 0x28, 0)])
+def test_what_is_aligned_otherwise_on_the_bus_is_not_reached_by_address(address: int, offset: int, spans: int) -> None:
+    """A completion's last 8 bytes are stored as one word: aligned on the bus, it must be so in this process."""
+    table = DmaTable()
+    fd = os.memfd_create("guest", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.ftruncate(fd, 1 << 14)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    table.map(address, 1 << 12, offset, DmaFlags.READ | DmaFlags.WRITE, fd)
+    found = table.spans()
+    assert len(found) == spans
+    assert all((span.place - span.start) % 64 == 0 for span in found)
+    table.write(address, b"by copies")
+    assert table.read(address, 9) == b"by copies"
+    table.unmap_all()
+    os.close(fd)
+
+
 def test_a_receive_that_was_taken_is_not_passed_over() -> None:
     """A SEND has taken a receive whose pages were missing; its sender starts anew and goes on where it was."""
     world, a, b = pair()

@@ -1,5 +1,6 @@
 """The engine in C: how it is built, chosen and left out."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from firmware.native import declarations
 from tests.native.__main__ import build
 from vhca.native import NativeError, choice, compiler, library
 from vhca.native import build as builder
+from vhca.native.build import KEPT
 
 SOURCE = '#include "three.h"\nint answer(void) { return THREE; }\n'
 
@@ -42,6 +44,20 @@ def test_other_sources_headers_and_flags_are_another_library(sources: Path) -> N
     paths.add(library("answer", sources, {"three.h": "#define THREE 3\n"}))
     assert len(paths) == 4
     assert not list((sources.parent / "cache" / "native").glob(".tmp-*"))
+
+
+def test_the_newest_libraries_are_kept(sources: Path) -> None:
+    folder = sources.parent / "cache" / "native"
+    other = folder / "other-0123456789abcdef.so"
+    folder.mkdir(parents=True)
+    other.touch()
+    paths = [library("answer", sources, {"three.h": f"#define THREE {number}\n"}) for number in range(KEPT)]
+    assert all(path.exists() for path in paths)
+    for number, path in enumerate(paths):
+        os.utime(path, ns=(number, number))
+    paths.append(library("answer", sources, {"three.h": "#define THREE 30\n"}))
+    assert [path.exists() for path in paths] == [False] + [True] * KEPT
+    assert other.exists()
 
 
 def test_what_the_compiler_says_is_told(sources: Path) -> None:

@@ -113,9 +113,9 @@ class _Through:
         self._passage.passed(sent, sent_words, back, back_words)
 
     def is_open(self, mtu: int, *, empty: bool = False) -> bool:
-        """Neither the fabric nor the other board is in the way."""
+        """Neither the fabric nor the other board is in the way, and that one has no rest."""
         board = self._board
-        if board.dead or board.busy or board.full or (empty and board.has_packets):
+        if board.dead or board.busy or board.full or board.rests() or (empty and board.has_packets):
             return False
         return self._passage.is_open(mtu, empty=empty)
 
@@ -149,7 +149,8 @@ class _Socket:
 class Board:
     """One card. `memory` is its DMA engine, `raise_irq(vector)` its MSI-X, `defer` runs a call after what is under way.
 
-    `memory_limit` says how many bytes of this process the card's objects may take.
+    `memory_limit` says how many bytes of this process the card's objects may take, `rests` whether it leaves its host's
+    memory alone for now, since waiting for that kept others waiting: no step is asked of it then.
 
     Cables are plugged in with :meth:`plug`.
     """
@@ -164,7 +165,9 @@ class Board:
         raise_irq: Callable[[int], None],
         defer: Callable[[Callable[[], None]], None],
         memory_limit: Callable[[], int] = lambda: MEMORY_LIMIT_BYTES,
+        rests: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.rests = rests
         self.name = name
         self.info = info
         self.count: Counter[BoardCount] = Counter()

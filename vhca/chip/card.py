@@ -232,6 +232,7 @@ class Card:
             self.server.irqs.raise_irq,
             self._later,
             self._limit_memory,
+            lambda: self.server.rest_s() > 0,
         )
         self.function = CardFunction(self._space, self.board, self._config_written, self._reset)
         self.server.device = self.function

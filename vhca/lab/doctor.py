@@ -1,7 +1,7 @@
 """The check of a host: what it has, what it lacks, and how to get it.
 
 Nothing is fetched, installed or changed, but for one small file that is asked of the mirror to see whether
-it answers.
+it answers, and the engine in C, which is compiled into the cache if it is not there yet.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from vhca import DEFAULT_KERNEL
@@ -234,10 +235,15 @@ def _engine() -> Finding:
             return Finding(
                 Level.WARN, "engine", "in Python only (VHCA_ENGINE=python)", "unset VHCA_ENGINE for the one in C"
             )
-        return Finding(Level.OK, "engine", f"in C, compiled by {' '.join(compiler())} when it is first needed")
+        # The program of the cards is loaded by name. What is not compiled yet, is now.
+        found = import_module("firmware.native.library").loaded()
+        if found.there:
+            return Finding(Level.OK, "engine", f"in C, compiled by {' '.join(compiler())}: {found.reason}")
+        why = found.reason
     except NativeError as error:
-        what, _, remedy = str(error).partition("\n  -> ")
-        return Finding(Level.WARN, "engine", f"in Python only: {what}", remedy)
+        why = str(error)
+    what, _, remedy = why.partition("\n  -> ")
+    return Finding(Level.WARN, "engine", f"in Python only: {what}", remedy)
 
 
 def worst(findings: list[Finding]) -> Level:

@@ -4,6 +4,7 @@ A library depends on nothing but libc, and on no header of Python's. It is built
 under a hash of everything that went into it, so a change of the sources is another library.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -22,6 +23,8 @@ FLAGS: Final = ("-std=c11", "-O3", "-fPIC", "-shared", "-fno-strict-aliasing")
 COMPILERS: Final = ("cc", "gcc", "clang")
 PACKAGE: Final = "ziglang"
 TIMEOUT_S: Final = 120
+# Libraries of one name that stay in the cache: of versions and compilers that are used in turn.
+KEPT: Final = 8
 
 
 class NativeError(Exception):
@@ -50,6 +53,9 @@ def library(name: str, sources: Path, headers: Mapping[str, str], flags: Sequenc
     folder = default_root() / "native"
     path = folder / f"{name}-{told.hexdigest()[:16]}.so"
     if path.exists():
+        # What is used is not old; somebody else's cache may be read only.
+        with contextlib.suppress(OSError):
+            os.utime(path)
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,9 +66,21 @@ def library(name: str, sources: Path, headers: Mapping[str, str], flags: Sequenc
             inputs = [str(file) for file in files if file.suffix == ".c"]
             _compile([*command, *FLAGS, *flags, "-I", work, "-I", str(sources), *inputs, "-o", str(made)])
             made.rename(path)
+        _forget_old(folder, name)
     except OSError as error:
         raise NativeError(f"{folder}: {error}\n  -> set VHCA_CACHE to a folder that can be written") from error
     return path
+
+
+def _forget_old(folder: Path, name: str) -> None:
+    """Keep the newest libraries of this name; whoever has loaded another one keeps that."""
+    made = []
+    for path in folder.glob(f"{name}-*.so"):
+        # Another process may do the same.
+        with contextlib.suppress(FileNotFoundError):
+            made.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(made)[:-KEPT]:
+        path.unlink(missing_ok=True)
 
 
 def _compile(command: Sequence[str]) -> None:

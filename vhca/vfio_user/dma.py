@@ -24,6 +24,8 @@ from vhca.vfio_user.counters import Access
 from vhca.vfio_user.files import Buffer, File, FileTable
 from vhca.vfio_user.proto import ADDRESS_END, MAX_DMA_MAPS, DmaFlags
 
+ALIGNMENT: Final = 64
+"""Bytes: what is reached by address may be stored in words as long as this."""
 MAX_MAP_SIZE: Final = 8 << 40
 """Bytes in one mapping."""
 
@@ -268,13 +270,17 @@ class DmaTable:
         return "message" if file is None else file.access
 
     def spans(self) -> list[Span]:
-        """What can be reached by address in this process: windows onto files that cannot shrink, if they are few."""
+        """What can be reached by address in this process: windows onto files that cannot shrink, if they are few.
+
+        A client may map any byte of a file anywhere; by address is reached what is aligned alike on both sides.
+        """
         spans: list[Span] = []
         if len(self._windows) > MOST_SPANS:
             return spans
         for window in self._windows:
             place = _address(window.memory) if window.memory is not None else None
-            if place is not None and window.end < ADDRESS_END:
+            aligned = not (window.start - window.base) % ALIGNMENT
+            if place is not None and aligned and window.end < ADDRESS_END:
                 spans.append(Span(window.start, window.end, place + window.base, window.readable, window.writable))
         return spans
 

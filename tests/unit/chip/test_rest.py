@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from vhca.chip.board import _Through
 from vhca.chip.card import Card, load_firmware
 from vhca.chip.rack_config import CardConfig
 from vhca.sim.clock import VirtualClock
@@ -33,4 +34,23 @@ def test_a_card_that_rests_has_neither_turns_nor_timers(tmp_path: Path, monkeypa
     loop.run_once(0)
     assert ticks == [clock.now_ns()]
     assert board.counters()["rx_drop_port_inactive"] == 1
+    loop.close()
+
+
+def test_no_train_is_run_to_a_card_that_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its step, for an event, might wait for messages of its client again: in the turn of the card that sends."""
+
+    class Open:
+        def is_open(self, mtu: int, *, empty: bool = False) -> bool:
+            return True
+
+        def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
+            raise AssertionError
+
+    loop = Loop(VirtualClock(1_000_000_000))
+    card = Card("h0", CardConfig(), tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None)
+    way = _Through(Open(), card.board, 1)
+    assert way.is_open(256)
+    monkeypatch.setattr(card.server, "rest_s", lambda: REST_S)
+    assert not way.is_open(256)
     loop.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from firmware.native.library import loaded
 from vhca.lab import doctor, kernels, packages, qemu
 from vhca.lab.cache import Cache
 from vhca.lab.doctor import Finding, Level
@@ -103,3 +105,19 @@ def test_how_the_kernel_is_entered_is_said(
     assert finding.level is level
     assert says in finding.detail
     assert bool(finding.remedy) is (level is Level.WARN)
+
+
+def test_which_engine_there_is_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("VHCA_ENGINE", raising=False)
+    monkeypatch.setenv("VHCA_CACHE", str(tmp_path))
+    try:
+        for compiler, level in (("/nowhere/cc", Level.WARN), ("cc", Level.OK)):
+            loaded.cache_clear()
+            monkeypatch.setenv("CC", compiler)
+            if level == Level.OK and shutil.which(compiler) is None:
+                break
+            finding = doctor._engine()
+            assert finding.level == level
+            assert (compiler if level == Level.WARN else str(tmp_path)) in finding.detail
+    finally:
+        loaded.cache_clear()
