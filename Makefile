@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-breakdown bench-boot bench-memory bench-doorbells bench-fairness fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-breakdown bench-boot bench-memory bench-doorbells bench-fairness bench-sweep fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -93,6 +93,9 @@ bench-boot: $(STAMP) ## from the command to two guests that can be used, and whe
 
 bench-fairness: $(STAMP) ## how long an idle card's register access waits while another card works
 	$(BIN)/python -m tests.bench.bench_fairness
+
+bench-sweep: $(STAMP) ## how long the subnet manager takes for 100, 1,000 and 5,000 simulated hosts
+	$(BIN)/python -m tests.bench.bench_sweep
 
 bench-doorbells: $(STAMP) ## what a doorbell costs by message and in mapped memory, in guests (needs a C compiler)
 	$(BIN)/python -m tests.bench.bench_doorbells

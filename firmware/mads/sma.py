@@ -24,9 +24,16 @@ from firmware.mads.port import (
 from firmware.model.counters import SmpCount, SmpCountOf
 from vhca.counting import Tally
 from vhca.hw.hardware import BoardInfo
-from vhca.management.agent import SubnetAgent, link_order, pack_sl_to_vl, settings_valid, unpack_sl_to_vl
+from vhca.management.agent import (
+    SubnetAgent,
+    apply_end_port,
+    end_port_settings_valid,
+    link_order,
+    pack_sl_to_vl,
+    unpack_sl_to_vl,
+)
+from vhca.management.directed import end_of_path
 from vhca.management.subnet import (
-    apply_link_settings,
     ext_port_info,
     ext_port_wanted,
     for_agent,
@@ -37,7 +44,6 @@ from vhca.management.subnet import (
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import Smp
-from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID
 from vhca.wire.smp import NodeInfo, PortInfo
 
 _OK: Final = madwire.STATUS_OK
@@ -135,7 +141,7 @@ class Sma(SubnetAgent[ManagedPort]):
             self.counters[SmpCount.SMP_NO_REPLY] += 1
             return None, []
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
-        if directed and not self._end_of_path(state, request):
+        if directed and not end_of_path(request, port):
             self.counters[SmpCount.SMP_BAD_PATH] += 1
             return None, []
         if not ignore_mkey and not state.guard.allows(request, now_ns):
@@ -150,19 +156,6 @@ class Sma(SubnetAgent[ManagedPort]):
         status = self.respond(state, request)
         state.host_wrote |= ignore_mkey and writing and not status
         return request.to_bytes(), events
-
-    @staticmethod
-    def _end_of_path(port: ManagedPort, request: Smp) -> bool:
-        """Complete the return path of a request that ends here (14.2.2); False if it does not end here."""
-        if request.status & madwire.STATUS_DIRECTION or request.hop_count > 63:
-            return False
-        if request.hop_pointer == request.hop_count:
-            if request.hop_count:
-                path = bytearray(request.return_path)
-                path[request.hop_count] = port.number
-                request.return_path = bytes(path)
-            return True
-        return request.hop_pointer == request.hop_count + 1
 
     def unknown(self, attribute: int) -> None:
         """See :class:`vhca.management.agent.SubnetAgent`."""
@@ -283,13 +276,13 @@ class Sma(SubnetAgent[ManagedPort]):
         if target is None:
             return _INVALID
         wanted = PortInfo.from_bytes(request.data)
-        if not _port_info_valid(target, wanted, request.attr_mod):
+        if not end_port_settings_valid(target.info, wanted, request.attr_mod):
             return _INVALID
         info = target.info
         number = target.number
         addresses = (info.lid, info.lmc, info.sm_lid, info.sm_sl)
         prefix = info.gid_prefix
-        _apply_port_info(info, wanted, request.attr_mod)
+        apply_end_port(info, wanted, request.attr_mod)
         if (info.lid, info.lmc, info.sm_lid, info.sm_sl) != addresses:
             self._events.append(PortEvent(number, EVENT_LID))
         if info.gid_prefix != prefix:
@@ -324,48 +317,6 @@ class Sma(SubnetAgent[ManagedPort]):
 
 def _first_description(info: BoardInfo) -> bytes:
     return info.node_description.encode()[:64].ljust(64, b"\0")
-
-
-def _unicast(lid: int) -> bool:
-    return 0 < lid < MULTICAST_LID_FIRST
-
-
-def _port_info_valid(port: ManagedPort, wanted: PortInfo, attr_mod: int) -> bool:
-    """Tell whether all fields of a Set(PortInfo) are legal now; any illegal one refuses the whole (14.2.5.6)."""
-    info = port.info
-    return (
-        _unicast(wanted.lid)
-        and (_unicast(wanted.sm_lid) or wanted.sm_lid == PERMISSIVE_LID)
-        and settings_valid(info, wanted, attr_mod)
-        and wanted.link_down_default_state <= smpwire.PHYS_POLLING
-    )
-
-
-def _apply_port_info(info: PortInfo, wanted: PortInfo, attr_mod: int) -> None:
-    """Copy the fields a manager may write; zero means "no change" where the book says so."""
-    for name in (
-        "mkey",
-        "gid_prefix",
-        "lid",
-        "sm_lid",
-        "mkey_lease_period",
-        "mkey_protect_bits",
-        "lmc",
-        "sm_sl",
-        "vl_high_limit",
-        "subnet_timeout",
-        "local_phy_errors",
-        "overrun_errors",
-    ):
-        setattr(info, name, getattr(wanted, name))
-    for name in ("link_down_default_state", "neighbor_mtu", "operational_vls"):
-        if getattr(wanted, name):
-            setattr(info, name, getattr(wanted, name))
-    apply_link_settings(info, wanted, attr_mod)
-    for name in ("mkey_violations", "pkey_violations", "qkey_violations"):
-        # Writing 0 resets a counter, other values are ignored.
-        if not getattr(wanted, name):
-            setattr(info, name, 0)
 
 
 def _move_port(port: ManagedPort, wanted: PortInfo, events: list[PortEvent]) -> None:

@@ -194,14 +194,23 @@ class Orders:
     # ---- cables ----
 
     def _link_down(self, fields: _Fields) -> None:
-        card = self._card(fields)
-        fields.end()
-        self._fabric.link_down(card)
+        self._cable(fields, self._fabric.link_down)
 
     def _link_up(self, fields: _Fields) -> None:
-        card = self._card(fields)
+        self._cable(fields, self._fabric.link_up)
+
+    def _cable(self, fields: _Fields, change: Callable[[str], None]) -> None:
+        """Pull or plug the cable of a card, or with a topology one that is named by an end."""
+        name = fields.text("card")
+        if name is None:
+            raise _Refused("the order needs the field card, such as h0")
         fields.end()
-        self._fabric.link_up(card)
+        if "/" not in name:
+            self._known(name)
+        try:
+            change(name)
+        except KeyError as error:
+            raise _Refused(f"there is no cable at {_quoted(name)}; name an end such as leaf1/3") from error
 
     def _fault_add(self, fields: _Fields) -> str:
         card = self._card(fields)

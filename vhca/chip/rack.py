@@ -9,6 +9,7 @@ import logging
 import resource
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -21,6 +22,7 @@ from vhca.chip.orders import Orders, refusal
 from vhca.chip.rack_config import CardConfig, RackConfig
 from vhca.fabric.capture import Capture
 from vhca.fabric.fabric import Fabric
+from vhca.fabric.topology import Node, TopologyError
 from vhca.hw.hardware import UnfitBoard
 from vhca.hw.identity import MTU_BYTES
 from vhca.private_files import PrivateLog
@@ -55,6 +57,16 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def _in_place_of(host: Node, config: CardConfig) -> CardConfig:
+    """The description of a card that takes a host's place."""
+    return replace(
+        config,
+        node_guid=config.node_guid if config.node_guid is not None else host.guid,
+        port_guid=config.port_guid if config.port_guid is not None else host.port_guids[0],
+        description=config.description if config.description is not None else host.description,
+    )
+
+
 def card_of(frame: FrameType) -> str | None:
     """Name of the card, or path of the socket, in whose step a stack frame is."""
     owner = frame.f_locals.get("self")
@@ -78,9 +90,9 @@ class Rack:
 
     def __init__(self, cards: int | Sequence[CardConfig], directory: Path, config: RackConfig | None = None) -> None:
         wanted = [CardConfig()] * cards if isinstance(cards, int) else list(cards)
-        if len(wanted) > MAX_CARDS:
-            raise RackError(f"{len(wanted)} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
         self.config = config if config is not None else RackConfig()
+        if self.config.topology is None and len(wanted) > MAX_CARDS:
+            raise RackError(f"{len(wanted)} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
         self.directory = Path(directory)
         self.loop = Loop(RealClock())
         self._subnet = Fabric(
@@ -88,6 +100,8 @@ class Rack:
             self.loop.clock,
             num_ports=max(LEAST_PORTS, len(wanted)),
             mkey=self.config.mkey,
+            topology=self.config.topology,
+            routing=self.config.routing,
             # As who runs a subnet would choose it: the largest that every port can take.
             group_mtu=mtu_code(min((card.mtu for card in wanted), default=MTU_BYTES)),
         )
@@ -109,7 +123,12 @@ class Rack:
             raise
 
     def _build(self, name: str, config: CardConfig) -> Card:
-        port = self._subnet.add_port(name)
+        try:
+            port = self._subnet.add_port(name, config.host)
+        except TopologyError as error:
+            raise RackError(f"{name}: {error}") from error
+        if port.host is not None:
+            config = _in_place_of(port.host, config)
         image = load_firmware(config.firmware)
         if config.middleware is not None:
             image = config.middleware(name, image)
@@ -134,8 +153,11 @@ class Rack:
 
     def _check_guids(self) -> None:
         """A manager takes two nodes, or two ports, with one GUID for the same."""
-        nodes = {self._subnet.switch.node_guid: "the switch"}
+        nodes = {switch.node_guid: f"the switch {name}" for name, switch in self._subnet.switches.items()}
         ports = dict(nodes)
+        for host in self._subnet.simulated():
+            nodes[host.guid] = f"the host {host.name}"
+            ports |= dict.fromkeys(host.port_guids, f"the host {host.name}")
         for card in self.hcas:
             for kind, guid, owners in (("node", card.node_guid, nodes), ("port", card.info.port_guids[0], ports)):
                 if guid in owners:

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
+from vhca.subnet.engines import Engine
 
 if TYPE_CHECKING:
     # Not at run time: a session of pytest loads this description whether it wants a card or not.
     from vhca.chip.middleware import Middleware
+    from vhca.fabric.topology import Topology
 
 MTUS: Final = (2048, 4096)
 """Of a port, in bytes. IPoIB's broadcast group has that of the smallest: all ports of a subnet must be able to join."""
@@ -32,6 +34,8 @@ class CardConfig:
     :ivar device_id: of its PCI function: which card a driver takes it for. It stays what it is.
     :ivar board_id: parameter-set identifier (PSID), 1 to 15 characters of ASCII.
     :ivar fw_version: major, minor and subminor version that it tells of its program.
+    :ivar host: the host of the rack's topology whose place it takes, with that one's GUIDs and description where none
+        are given here; None: the host with the card's name, else the first that is left. Only with a topology.
     :ivar capabilities: what it has less of than its program offers, by the names of
         :class:`vhca.wire.connectx.caps.CmdHcaCap`: `{"dct": 0, "log_max_qp": 10}`. The program refuses what the card
         then does not have; fields that only describe it, such as its clock's frequency, it tells as they are given.
@@ -49,6 +53,7 @@ class CardConfig:
     device_id: int = DEVICE_ID
     board_id: str = BOARD_ID
     fw_version: tuple[int, int, int] = FW_VERSION
+    host: str | None = None
     capabilities: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,9 +94,14 @@ class RackConfig:
     :ivar logs: keep a log of each card beside its socket.
     :ivar mkey: one M_Key for all ports, 0 for none; None: a secret one for each, so that tools which send SMPs
         (smpquery, ibnetdiscover) get no answer. See :class:`vhca.fabric.fabric.Fabric`.
+    :ivar topology: the switches, cables and hosts of the fabric; None: one switch. Hosts whose place no card takes are
+        simulated: they answer managers and nobody else. See docs/topologies.md.
+    :ivar routing: how the subnet manager leads packets; see :mod:`vhca.subnet.routing`.
     :ivar capture: what to record.
     """
 
     logs: bool = True
     mkey: int | None = None
+    topology: "Topology | None" = None
+    routing: Engine = "min-hop"
     capture: CaptureConfig | None = None

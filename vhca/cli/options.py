@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vhca import DEFAULT_KERNEL
+from vhca.subnet.engines import ENGINES
 
 if TYPE_CHECKING:
+    from vhca.fabric.topology import Topology
     from vhca.lab import CardConfig, GuestConfig, Lab, Progress, RackConfig
 
 
@@ -112,6 +114,36 @@ def add_mkey_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_topology_options(parser: argparse._ActionsContainer) -> None:
+    """Give a command with a fabric the options that describe it."""
+    parser.add_argument(
+        "--topology",
+        type=topology_file,
+        metavar="FILE",
+        help="switches, cables and hosts of the fabric: TOML, or what ibnetdiscover prints (`vhca fabric make --help`);"
+        " cards take the places of the hosts called h0, h1, ..., else of the first ones; the others are simulated"
+        " (default: one switch)",
+    )
+    parser.add_argument(
+        "--routing",
+        choices=ENGINES,
+        default=ENGINES[0],
+        help="how the subnet manager leads packets: by the fewest switches, up and then down (no credit loops), or so"
+        " with the load of a fat tree spread (default: %(default)s)",
+    )
+
+
+def topology_file(text: str) -> Topology:
+    """A type for a file that describes a fabric."""
+    from vhca.fabric.topology import TopologyError
+    from vhca.fabric.topology_files import load
+
+    try:
+        return load(Path(text).expanduser())
+    except TopologyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     """Give a command the options that describe guests, their kernel and their cards."""
     group = parser.add_argument_group("guests")
@@ -123,6 +155,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     )
     add_kernel_options(group)
     add_mkey_option(group)
+    add_topology_options(group)
     group.add_argument(
         "--memory",
         type=memory(384),
@@ -258,7 +291,7 @@ def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
     capture = None
     if options.capture is not None:
         capture = CaptureConfig(options.capture, ports, options.capture_both_ends)
-    return RackConfig(mkey=options.mkey, capture=capture)
+    return RackConfig(mkey=options.mkey, topology=options.topology, routing=options.routing, capture=capture)
 
 
 def add_kernel_bug_options(parser: argparse.ArgumentParser) -> None:

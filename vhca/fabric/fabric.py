@@ -1,4 +1,4 @@
-"""A subnet in a box: one switch with a subnet manager inside, and a cable for each card.
+"""A subnet in a box: switches, the first with a subnet manager inside, and a cable for each card.
 
 Assumes one thread: everything runs in turns of `call_soon`, and time comes from `clock`. The fabric is a timer source
 of that loop. Nothing is configured behind the scenes: ports come up because the subnet manager says so by SMP.
@@ -7,6 +7,7 @@ of that loop. Nothing is configured behind the scenes: ports come up because the
 import errno
 import heapq
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,19 @@ from typing import Final, Protocol
 
 from vhca.counting import shown
 from vhca.fabric.capture import Capture
+from vhca.fabric.counters import Drop
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import DIRECTIONS, Direction, Fault, FaultInjector
 from vhca.fabric.link import Link
+from vhca.fabric.plant import Plant
 from vhca.fabric.recording import Recording
 from vhca.fabric.switch import Switch
+from vhca.fabric.topology import End, Node, Topology, TopologyError
+from vhca.fabric.wires import Wires
 from vhca.management.fair_queue import CallSoon
 from vhca.subnet.administration import SubnetAdministration
 from vhca.subnet.counters import ManagerCount
+from vhca.subnet.engines import Engine
 from vhca.subnet.manager import SubnetManager
 from vhca.wire import smp
 from vhca.wire.packet import MANAGEMENT_VL, Packet
@@ -66,9 +72,13 @@ class PortStatus:
 class Fabric:
     """One subnet; `call_soon(fn)` runs `fn` in a later turn of the caller's loop.
 
+    Without a `topology` it has one switch, of `num_ports` ports. With one it has what that describes, and hosts whose
+    places no card takes before the loop turns are simulated; then `num_ports` is how many cards may have their share of
+    groups, services and subscriptions.
+
     `mkey` protects agents: None, the default, a random key for each port; a number, that key for all; 0, no key, and
-    everybody on the fabric can be its manager. `group_mtu` is the code of what IPoIB's broadcast group has: a port with
-    less cannot join it.
+    everybody on the fabric can be its manager. `routing`: how it leads packets, see :mod:`vhca.subnet.routing`.
+    `group_mtu` is the code of what IPoIB's broadcast group has: a port with less cannot join it.
     """
 
     def __init__(
@@ -78,8 +88,10 @@ class Fabric:
         *,
         num_ports: int = 36,
         switch_guid: int = DEFAULT_SWITCH_GUID,
+        topology: Topology | None = None,
         seed: int = 0,
         mkey: int | None = None,
+        routing: Engine = "min-hop",
         random: Random | None = None,
         group_mtu: int = smp.MTU_4096,
     ) -> None:
@@ -89,10 +101,23 @@ class Fabric:
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._captures: dict[Capture, Recording] = {}
+        self.wires = Wires()
         self.ports: dict[str, FabricPort] = {}
-        self.switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns)
+        self.plant: Plant | None = None
+        if topology is not None:
+            self.plant = Plant(topology, call_soon, self._call_later, clock.now_ns, self.wires)
+            self.switches = self.plant.switches
+        else:
+            switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns, wires=self.wires)
+            self.switches = {switch.name: switch}
+        self.switch = next(iter(self.switches.values()))
         self.manager = SubnetManager(
-            self.switch.send_from_management, clock.now_ns, call_soon=call_soon, random=random, mkey=mkey
+            self.switch.send_from_management,
+            clock.now_ns,
+            call_soon=call_soon,
+            random=random,
+            mkey=mkey,
+            routing=routing,
         )
         self.administration = SubnetAdministration(
             self.manager, self.switch.send_from_management, clock.now_ns, call_soon, num_ports, random, group_mtu
@@ -101,29 +126,55 @@ class Fabric:
         self.switch.management = self._from_management_port
         # Other managers look for this bit, to find out that there is a master.
         self.switch.ports[0].info.capability_mask |= smp.CAP_IS_SM
-        call_soon(self.manager.start)
+        call_soon(self._power_up)
+
+    def _power_up(self) -> None:
+        if self.plant is not None:
+            self.plant.power_up()
+        self.manager.start()
 
     # Cables
 
-    def add_port(self, name: str) -> FabricPort:
-        """A cable from the lowest free port of the switch; ValueError if the name is taken, LookupError if full."""
+    def add_port(self, name: str, host: str | None = None) -> FabricPort:
+        """A cable for a card: from the lowest free port of the switch, or with a topology that of a host.
+
+        `host` names whose place the card takes; None: that of the host with the card's name, else the first one left.
+        ValueError if the name is taken, LookupError if the switch is full, TopologyError if there is no such place.
+        """
         if name in self.ports:
             raise ValueError(f"the fabric has a port called {name} already")
-        switch_port = self.switch.free_port()
-        link = Link(self._call_soon, self._call_later, name, f"switch/{switch_port.number}")
-        port = self.ports[name] = FabricPort(name, link, switch_port)
-        switch_port.plug(link.b)
+        if self.plant is not None:
+            place = self.plant.take(host or (name if self.plant.has_free(name) else None))
+            port = self.ports[name] = FabricPort(name, place.link, place.switch_port, place.host)
+        elif host is not None:
+            raise TopologyError(f"{name}: there is no host {host} without a topology; give one")
+        else:
+            switch_port = self.switch.free_port()
+            link = Link(self._call_soon, self._call_later, name, f"switch/{switch_port.number}", self.wires)
+            port = self.ports[name] = FabricPort(name, link, switch_port)
+            switch_port.plug(link.b)
         for recording in self._captures.values():
             recording.add(port)
         return port
 
+    def simulated(self) -> list[Node]:
+        """The hosts of a topology whose place no card has taken."""
+        return [] if self.plant is None else self.plant.left()
+
     def link_down(self, name: str) -> None:
-        """Pull a port's cable; KeyError if there is no such port."""
-        self.ports[name].link.set_plugged(False)
+        """Pull a cable: a card's, or with a topology that at a port such as leaf1/3; KeyError if there is none."""
+        self._link(name).set_plugged(False)
 
     def link_up(self, name: str) -> None:
-        """Plug a port's cable in again; KeyError if there is no such port."""
-        self.ports[name].link.set_plugged(True)
+        """Plug a cable in again; see :meth:`link_down`."""
+        self._link(name).set_plugged(True)
+
+    def _link(self, name: str) -> Link:
+        if name not in self.ports and self.plant is not None:
+            node, _, number = name.rpartition("/")
+            if number.isdecimal() and len(number) <= 3:
+                return self.plant.links[End(node, int(number))]
+        return self.ports[name].link
 
     def add_fault(self, name: str, fault: Fault, direction: Direction = "both") -> None:
         """Let something go wrong on a port's cable, with what the card sends, with what it is sent, or with either.
@@ -134,11 +185,13 @@ class Fabric:
         port = self.ports[name]
         if direction not in DIRECTIONS:
             raise ValueError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
+        number = 1 + list(self.ports).index(name)  # in a run that is repeated each cable has the same
         for end, its_direction in ((port.link.a, "from_card"), (port.link.b, "to_card")):
             if direction in ("both", its_direction):
                 if end.faults is None:
-                    end.faults = FaultInjector(self._seed + 2 * port.switch_port.number + (end is port.link.b))
+                    end.faults = FaultInjector(self._seed + 2 * number + (end is port.link.b))
                 end.faults.rules.append(fault)
+                self.wires.changes += 1
 
     def faults(self, name: str) -> list[tuple[Direction, Fault]]:
         """The rules of a port's cable, in the order in which they act; KeyError if there is no such port."""
@@ -156,6 +209,7 @@ class Fabric:
             if end.faults is not None:
                 held = end.faults.flush()
                 end.faults = None
+                self.wires.changes += 1
                 for packet in held:
                     end.send(packet)
 
@@ -173,7 +227,7 @@ class Fabric:
 
     def _known_port(self, port: FabricPort) -> smp.PortInfo | None:
         topology = self.manager.topology
-        peer = topology.cables.get((self.switch.node_guid, port.switch_port.number))
+        peer = topology.cables.get((port.switch_port.switch.node_guid, port.switch_port.number))
         node = topology.nodes.get(peer[0]) if peer is not None else None
         found = node.ports.get(peer[1]) if node is not None and peer is not None else None
         return found.info if found is not None else None
@@ -196,7 +250,10 @@ class Fabric:
     def counters(self) -> dict[str, int]:
         """All counters, by name: port.counter, switch.dropped.reason, sm.counter, sa.counter."""
         values = {f"{name}.{key}": n for name, port in self.ports.items() for key, n in port.counters().items()}
-        values |= {f"switch.dropped.{reason}": n for reason, n in sorted(self.switch.dropped().items())}
+        dropped: Counter[Drop] = Counter()
+        for switch in self.switches.values():
+            dropped.update(switch.dropped())
+        values |= {f"switch.dropped.{reason}": n for reason, n in sorted(dropped.items())}
         values |= {f"sm.{key}": n for key, n in sorted(self.manager.counters.items())}
         values[f"sm.{ManagerCount.TIMEOUTS}"] = self.manager.transactions.timeouts
         directory = shown(self.administration.counters, self.administration.counters_of)

@@ -5,10 +5,12 @@ from typing import Protocol
 
 from vhca.counting import shown
 from vhca.fabric.counters import PortCount
-from vhca.fabric.link import Link, LinkEnd, Tap
+from vhca.fabric.link import Link, LinkEnd
 from vhca.fabric.port import SwitchPort
-from vhca.fabric.through import Way
-from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, Packet, Route
+from vhca.fabric.through import Way, walk
+from vhca.fabric.topology import Node
+from vhca.fabric.wires import Tap, Taps
+from vhca.wire.packet import MANAGEMENT_VL, Packet, Route
 
 
 class Listener(Protocol):
@@ -21,13 +23,14 @@ class Listener(Protocol):
 
 
 class FabricPort:
-    """The card's end of a cable."""
+    """The card's end of a cable; `host` is whose place in a topology the card has."""
 
-    def __init__(self, name: str, link: Link, switch_port: SwitchPort) -> None:
+    def __init__(self, name: str, link: Link, switch_port: SwitchPort, host: Node | None = None) -> None:
         self.name = name
         self.link = link
         self.switch_port = switch_port
-        self._end: LinkEnd = link.a
+        self.host = host
+        self.end: LinkEnd = link.a
         self.loopback_taps: list[Tap] = []
         self.recordings: list[Listener] = []
         self._receive: Callable[[Packet], None] | None = None
@@ -35,7 +38,7 @@ class FabricPort:
         self._card_full: Callable[[], bool] | None = None
         # Whose port this is, for whoever looks through the switch.
         self.card: object = None
-        self._end.attach(self, enabled=False)
+        self.end.attach(self, enabled=False)
 
     @property
     def up(self) -> bool:
@@ -55,31 +58,31 @@ class FabricPort:
         self._card_full = full
         self._receive = receive
         self._link_changed = link_changed
-        self._end.set_enabled(True)
+        self.end.set_enabled(True)
 
     def detach(self) -> None:
         """Unplug the card: the link goes down."""
-        self._end.set_enabled(False)
+        self.end.set_enabled(False)
         self._receive = None
         self._link_changed = None
         self._card_full = None
 
     def set_enabled(self, enabled: bool) -> None:
         """Switch the card's transmitter on or off, as a reset does; the other end sees the link go."""
-        self._end.set_enabled(enabled)
+        self.end.set_enabled(enabled)
 
     def bounce(self) -> None:
         """Take the link down and up again: both ends see both changes, as after a reset of the card."""
-        self._end.bounce()
+        self.end.bounce()
 
     def send(self, packet: Packet) -> None:
         """Send a packet or burst into the fabric."""
-        self._end.send(packet)
+        self.end.send(packet)
 
     @property
     def full(self) -> bool:
         """True while what was sent has not got far, or is not recorded yet: the card holds back."""
-        return self._end.full or self._unrecorded
+        return self.end.full or self._unrecorded
 
     def blocked(self, packet: Packet) -> bool:
         """See :class:`vhca.fabric.link.Endpoint`; management passes a full card's data."""
@@ -103,22 +106,19 @@ class FabricPort:
             self._link_changed(up)
 
     @property
-    def sent_taps(self) -> list[Tap]:
+    def sent_taps(self) -> Taps:
         """Who sees what the card sends, before any fault of the cable."""
-        return self._end.sent_taps
+        return self.end.sent_taps
 
     @property
-    def arrival_taps(self) -> list[Tap]:
+    def arrival_taps(self) -> Taps:
         """Who sees what arrives at the card."""
-        return self._end.arrival_taps
+        return self.end.arrival_taps
 
     def through(self, route: Route, back: Route) -> "tuple[Way, FabricPort] | None":
-        """The way by `route` through the switch to another card's port, and back; None if there is none."""
-        far = self.switch_port.switch.out_port(route.dlid) if 0 < route.dlid < MULTICAST_LID_FIRST else None
-        other = far.end.other.endpoint if far is not None and far.end is not None else None
-        if far is None or not isinstance(other, FabricPort) or other is self:
-            return None
-        return Way(self.switch_port, far, route, back), other
+        """The way by `route` through the fabric to another card's port, and back; None if there is none."""
+        _, other = walk(self, route)
+        return (Way(self, other, route, back), other) if isinstance(other, FabricPort) and other is not self else None
 
     def looped(self, packet: Packet) -> None:
         """A packet or burst that the card sends to itself: it is on no cable, but an analyser is told."""

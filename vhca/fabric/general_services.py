@@ -11,15 +11,15 @@ from typing import Final
 from vhca.fabric.counters import Drop
 from vhca.fabric.port import SwitchPort
 from vhca.management.fair_queue import CallSoon, FairQueue, Job
+from vhca.management.packets import is_gmp
 from vhca.management.performance import PerformanceAgent
 from vhca.management.refusal import refusal
 from vhca.management.subnet import SMP_CLASSES
 from vhca.wire import mad as madwire
-from vhca.wire.packet import SEND, UD, Packet
+from vhca.wire.packet import Packet
 
 # Questions from one port that wait for their turn; more are dropped, and asked again by whoever means them.
 QUESTIONS_PER_PORT: Final = 64
-_DEFAULT_PARTITION: Final = 0x7FFF
 
 
 class GeneralServices:
@@ -44,7 +44,7 @@ class GeneralServices:
     def take(self, port: SwitchPort, packet: Packet) -> bool:
         """Handle a packet for the management port that came in at `port`; False if it is not for these services."""
         mad = packet.payload
-        if not _is_gmp(packet) or mad[1] in SMP_CLASSES:
+        if not is_gmp(packet) or mad[1] in SMP_CLASSES:
             return False
         if mad[1] == madwire.CLASS_SUBN_ADM and self._administered():
             return False
@@ -60,16 +60,3 @@ class GeneralServices:
         else:
             self._send(packet, reply)
         yield from ()
-
-
-def _is_gmp(packet: Packet) -> bool:
-    """Tell whether a packet is one management datagram for QP1 in the default partition (13.5.1)."""
-    return (
-        packet.service == UD
-        and packet.op == SEND
-        and packet.count == 1
-        and packet.dest_qp == 1
-        and packet.qkey == madwire.QP1_QKEY
-        and packet.pkey & _DEFAULT_PARTITION == _DEFAULT_PARTITION
-        and len(packet.payload) == madwire.MAD_BYTES
-    )

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from vhca.fabric.counters import CableDrop
 from vhca.fabric.faults import FaultInjector
+from vhca.fabric.wires import Taps, Wires
 from vhca.management.fair_queue import CallSoon
 from vhca.wire.packet import MANAGEMENT_VL, Packet
 
@@ -44,10 +45,6 @@ class Endpoint(Protocol):
         ...
 
 
-Tap = Callable[[Packet], None]
-"""Sees each packet or burst at one end of a cable: as it is sent there, before any fault, or as it arrives there."""
-
-
 class LinkEnd:
     """One end of a cable; `send` goes to the other one."""
 
@@ -74,8 +71,8 @@ class LinkEnd:
         self.enabled = False
         self.faults: FaultInjector | None = None
         self.other: LinkEnd = self
-        self.sent_taps: list[Tap] = []
-        self.arrival_taps: list[Tap] = []
+        self.sent_taps = Taps(link.wires)
+        self.arrival_taps = Taps(link.wires)
         self._queue: deque[Packet] = deque()
         self._bytes = 0
         self._draining = False
@@ -104,8 +101,15 @@ class LinkEnd:
         """True while anything that was sent from here is on the cable."""
         return bool(self.other._queue) or self._delayed > 0
 
+    @property
+    def plain(self) -> bool:
+        """Tell whether what is sent from here just arrives: nobody listens, damages or delays."""
+        rules = self.faults is not None and self.faults.rules
+        return not (self.sent_taps or self.arrival_taps or rules)
+
     def attach(self, endpoint: Endpoint, enabled: bool = True) -> None:
         """Plug in; an enabled end may bring the link up."""
+        self.link.wires.changes += 1
         self.endpoint = endpoint
         self.set_enabled(enabled)
 
@@ -151,10 +155,12 @@ class LinkEnd:
             self.link.dropped[CableDrop.VL15] += packet.count
             return
         self._delayed += 1
+        self.link.wires.busy += 1
         self._delayed_bytes += len(packet.payload)
 
         def over() -> None:
             self._delayed -= 1
+            self.link.wires.busy -= 1
             self._delayed_bytes -= len(packet.payload)
             self._put(packet)
 
@@ -170,6 +176,7 @@ class LinkEnd:
         other._bytes += len(packet.payload)
         if not other._draining:
             other._draining = True
+            link.wires.busy += 1
             link.call_soon(other._drain)
 
     def _drain(self) -> None:
@@ -191,6 +198,7 @@ class LinkEnd:
                 self.link.call_soon(self._drain)
             else:
                 self._draining = False
+                self.link.wires.busy -= 1
 
     def clear(self) -> None:
         """Lose what is on the way to this end."""
@@ -204,7 +212,10 @@ class LinkEnd:
 class Link:
     """A cable with two ends; `call_later(delay_ns, fn)` is needed for delays only."""
 
-    def __init__(self, call_soon: CallSoon, call_later: CallLater, name_a: str, name_b: str) -> None:
+    def __init__(
+        self, call_soon: CallSoon, call_later: CallLater, name_a: str, name_b: str, wires: Wires | None = None
+    ) -> None:
+        self.wires = wires if wires is not None else Wires()
         self.call_soon = call_soon
         self.call_later = call_later
         self.a = LinkEnd(self, name_a)
@@ -231,6 +242,7 @@ class Link:
         if up == self.up:
             return
         self.up = up
+        self.wires.changes += 1
         if not up:
             self.a.clear()
             self.b.clear()

@@ -8,6 +8,8 @@ from typing import Final, Protocol
 
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import LinkEnd
+from vhca.fabric.wires import Wires
+from vhca.management.link_speed import LinkSpeed
 from vhca.management.performance import PortCounters
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import smp
@@ -20,6 +22,9 @@ DEFAULT_SL_TO_VL: Final = bytes(sl % DATA_VLS for sl in range(16))
 
 class Relay(Protocol):
     """What is behind the ports of a switch."""
+
+    wires: Wires
+    node_guid: int
 
     def receive(self, port: "SwitchPort", packet: Packet) -> None:
         """A packet or burst arrived at `port`."""
@@ -95,6 +100,10 @@ class SwitchPort:
         self.state: int = self.info.port_state
         self.mtu_bytes = 4096
 
+    def set_speed(self, speed: LinkSpeed) -> None:
+        """What the link at this port runs at, once it is up."""
+        speed.train(self.info)
+
     def receive(self, packet: Packet) -> None:
         """A packet came out of the cable."""
         self.switch.receive(self, packet)
@@ -151,6 +160,7 @@ class SwitchPort:
 
     def set_source(self, lid: int, lmc: int) -> None:
         """Take packets only from these LIDs; from anybody if `lid` is 0."""
+        self.switch.wires.changes += 1
         self.source_mask = 0xFFFF << lmc & 0xFFFF if lid else 0
         self.source_lid = lid & self.source_mask
 
@@ -158,8 +168,14 @@ class SwitchPort:
         """Tell whether what hangs on this port may call itself `lid`."""
         return lid & self.source_mask == self.source_lid
 
+    def set_lanes(self, arrival: int, lanes: bytes) -> None:
+        """SLtoVLMappingTable for what arrived at a port: the lanes of 16 service levels."""
+        self.switch.wires.changes += 1
+        self.sl_to_vl[arrival] = lanes
+
     def set_mtu(self, code: int) -> None:
         """NeighborMTU, by code."""
+        self.switch.wires.changes += 1
         self.info.neighbor_mtu = code
         self.mtu_bytes = smp.mtu_bytes(code)
 
@@ -174,6 +190,7 @@ class SwitchPort:
             self.end.send(packet)
 
     def _set_state(self, state: int, physical: int) -> None:
+        self.switch.wires.changes += 1
         self.state = state
         self.info.port_state = state
         self.info.port_physical_state = physical

@@ -10,7 +10,8 @@ from typing import Final
 
 from vhca.fabric.capture import INBOUND, OUTBOUND, Capture, Frames
 from vhca.fabric.fabric_port import FabricPort
-from vhca.fabric.link import FULL_PACKETS, Tap
+from vhca.fabric.link import FULL_PACKETS
+from vhca.fabric.wires import Tap
 from vhca.management.fair_queue import CallSoon
 from vhca.wire.packet import Packet
 

@@ -14,6 +14,7 @@ from vhca.fabric.counters import Drop
 from vhca.fabric.general_services import GeneralServices
 from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
 from vhca.fabric.switch_agent import SwitchAgent, SwitchState
+from vhca.fabric.wires import Wires
 from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
 from vhca.management.packets import gmp_reply
@@ -35,10 +36,13 @@ class Switch(SwitchState):
         num_ports: int = 36,
         name: str = "vhca switch",
         now_ns: Callable[[], int] = lambda: 0,
+        wires: Wires | None = None,
     ) -> None:
         if not 1 <= num_ports <= 254:
             raise ValueError(f"a switch has 1 to 254 ports, not {num_ports}")
-        super().__init__(node_guid, name, [SwitchPort(self, number) for number in range(num_ports + 1)])
+        self.wires = wires if wires is not None else Wires()
+        ports = [SwitchPort(self, number) for number in range(num_ports + 1)]
+        super().__init__(node_guid, name, ports, self.wires)
         self.call_soon = call_soon
         self.agent = SwitchAgent(self, now_ns)
         self.services = GeneralServices(
@@ -218,7 +222,8 @@ class Switch(SwitchState):
         if step == directed.DISCARD:
             self._bad_path(port, packet)
         elif step == directed.TAKE:
-            self._smp_arrived(port, replace(packet, payload=smp.to_bytes()))
+            packet.payload = smp.to_bytes()
+            self._smp_arrived(port, packet)
         elif step == directed.ROUTE:
             dlid = smp.dr_slid if returning else smp.dr_dlid
             onward = _on_way(packet, dlid, self.lid, smp.to_bytes())
@@ -249,13 +254,14 @@ class Switch(SwitchState):
         reply = self.agent.handle(port, packet.payload)
         if reply is None:
             return
+        by_lid = packet.route.dlid != PERMISSIVE_LID
         answer = _on_way(packet, packet.route.slid, self.lid, reply)
         if reply[1] == madwire.CLASS_SUBN_DR:
             smp = Smp.from_bytes(reply)
             if not smp.hop_count:
                 smp.hop_pointer = 0
                 answer.payload = smp.to_bytes()
-            elif packet.route.dlid == PERMISSIVE_LID:
+            elif not by_lid:
                 smp.hop_pointer = smp.hop_count
                 self._answer_out(self.ports[smp.return_path[smp.hop_count]], _directed(answer, smp))
                 return
@@ -275,5 +281,7 @@ def _directed(packet: Packet, smp: Smp) -> Packet:
 
 
 def _on_way(packet: Packet, dlid: int, slid: int, mad: bytes) -> Packet:
-    """The packet with other LIDs, permissive if there is none, and another datagram."""
-    return replace(packet, route=packet.route._replace(dlid=dlid, slid=slid or PERMISSIVE_LID), payload=mad)
+    """The packet, which is the switch's own, with other LIDs (permissive if there is none) and another datagram."""
+    packet.route = packet.route._replace(dlid=dlid, slid=slid or PERMISSIVE_LID)
+    packet.payload = mad
+    return packet

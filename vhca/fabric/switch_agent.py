@@ -9,6 +9,7 @@ from typing import Final
 
 from vhca.fabric.counters import Drop
 from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
+from vhca.fabric.wires import Wires
 from vhca.management.agent import SubnetAgent, link_order, pack_sl_to_vl, settings_valid, unpack_sl_to_vl
 from vhca.management.mkey import MKeyGuard
 from vhca.management.subnet import (
@@ -37,12 +38,18 @@ class SwitchState:
     :ivar mft: the multicast forwarding table: the set of ports of an MLID, as a bit mask.
     """
 
-    def __init__(self, node_guid: int, name: str, ports: list[SwitchPort]) -> None:
+    def __init__(self, node_guid: int, name: str, ports: list[SwitchPort], wires: Wires) -> None:
         self.node_guid = node_guid
         self.name = name
         self.ports = ports
         self.lft = bytearray(b"\xff" * MULTICAST_LID_FIRST)
         self.mft: dict[int, int] = {}
+        self.wires = wires
+
+    def set_linear(self, first: int, ports: bytes) -> None:
+        """Write entries of the linear forwarding table, for LIDs from `first` on."""
+        self.wires.changes += 1
+        self.lft[first : first + len(ports)] = ports
 
     @property
     def lid(self) -> int:
@@ -159,6 +166,7 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
         if wanted.linear_fdb_top >= info.linear_fdb_cap:
             return STATUS_INVALID_FIELD
         info.linear_fdb_top = wanted.linear_fdb_top
+        self.switch.wires.changes += 1
         info.default_port = wanted.default_port
         info.life_time_value = wanted.life_time_value
         if MULTICAST_LID_FIRST - 1 <= wanted.multicast_fdb_top < MULTICAST_LID_FIRST + MULTICAST_FDB_CAP:
@@ -234,7 +242,7 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
         ports = self._sl_to_vl(request)
         if ports is None:
             return STATUS_INVALID_FIELD
-        ports[1].sl_to_vl[ports[0]] = bytes(unpack_sl_to_vl(request.data))
+        ports[1].set_lanes(ports[0], bytes(unpack_sl_to_vl(request.data)))
         return STATUS_OK
 
     def _get_vl_arbitration(self, arrival: SwitchPort, request: Smp) -> int:
@@ -282,7 +290,7 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
         block = self._linear_block(request)
         if block is None:
             return STATUS_INVALID_FIELD
-        self.switch.lft[block] = request.data
+        self.switch.set_linear(block.start, request.data)
         return STATUS_OK
 
     def _multicast_block(self, request: Smp) -> tuple[range, int] | None:

@@ -1,62 +1,118 @@
-"""A way through the switch on which nothing happens to packets: two cables and the tables between them.
+"""A way through the fabric on which nothing happens to packets: cables, and the tables of the switches between them.
 
-As long as nobody taps, damages or delays what is on the cables, and the switch forwards as it should, it makes no
-difference whether packets are handed from one to the next or are only counted.
+As long as nobody taps, damages or delays what is on the cables, and the switches forward as they should, it makes no
+difference whether packets are handed from one to the next or are only counted. What was found holds until the fabric
+says that something changed; so a way of many cables costs no more to look at than one of two.
 """
 
-from vhca.fabric.link import Link
+from typing import Final, Protocol
+
+from vhca.fabric.link import Endpoint, LinkEnd
 from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
+from vhca.fabric.wires import Wires
 from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, Route
 from vhca.wire.smp import PORT_ACTIVE
 
+MAX_SWITCHES: Final = 64
+"""On a way; tables may lead in circles."""
+
+Hop = tuple[SwitchPort, SwitchPort]
+"""Ports of one switch: of arrival, of departure."""
+
+
+class Gate(Endpoint, Protocol):
+    """The port of a card, where ways begin and end."""
+
+    @property
+    def end(self) -> LinkEnd:
+        """Its end of its cable."""
+        ...
+
 
 class Way:
-    """From one port of the switch to another, by `route`, and back by `back`."""
+    """From one card's port to another one, by `route`, and back by `back`."""
 
-    def __init__(self, near: SwitchPort, far: SwitchPort, route: Route, back: Route) -> None:
+    def __init__(self, near: Gate, far: Gate, route: Route, back: Route) -> None:
         self._near = near
         self._far = far
         self._route = route
         self._back = back
+        self._wires: Wires = near.end.link.wires
+        self._seen = 0  # changes of the fabric when it was looked at last
+        self._mtu = 0  # the largest that passes both ways, 0 if nothing does
+        self._there: list[Hop] = []
+        self._back_again: list[Hop] = []
+        self._there_is_back = False
+        self._ends: list[LinkEnd] = []  # those that packets are sent from, on the way there
+        self._look()
 
     def is_open(self, mtu: int, *, empty: bool = False) -> bool:
         """See :class:`vhca.hw.hardware.Through`."""
-        near, far = self._near, self._far
-        return (
-            near.end is not None
-            and far.end is not None
-            and _is_plain(near.end.link)
-            and _is_plain(far.end.link)
-            and not (near.end.other.in_use if empty else near.end.other.full)
-            and not (far.end.in_use if empty else far.end.full)
-            and _forwards(near, far, self._route, mtu)
-            and _forwards(far, near, self._back, mtu)
-        )
+        wires = self._wires
+        if self._seen != wires.changes:
+            self._look()
+        if mtu > self._mtu:
+            return False
+        if not wires.busy:
+            return True
+        return not any(end.in_use if empty else end.full for end in self._ends)
 
     def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
         """See :class:`vhca.hw.hardware.Through`."""
-        self._near.counters.exchanged(back, back_words, sent, sent_words)
-        self._far.counters.exchanged(sent, sent_words, back, back_words)
+        if self._there_is_back:
+            for arrival, departure in self._there:
+                arrival.counters.exchanged(back, back_words, sent, sent_words)
+                departure.counters.exchanged(sent, sent_words, back, back_words)
+            return
+        for hops, count, words in ((self._there, sent, sent_words), (self._back_again, back, back_words)):
+            for arrival, departure in hops:
+                arrival.counters.exchanged(0, 0, count, words)
+                departure.counters.exchanged(count, words, 0, 0)
+
+    def _look(self) -> None:
+        self._seen = self._wires.changes
+        self._there, arrives = walk(self._near, self._route)
+        self._back_again, returns = walk(self._far, self._back)
+        self._there_is_back = self._there == [(arrival, out) for out, arrival in reversed(self._back_again)]
+        self._ends = [self._near.end, *(out.end for _, out in self._there if out.end is not None)]
+        self._mtu = 0
+        if arrives is self._far and returns is self._near:
+            self._mtu = min(_passing(self._there, self._route), _passing(self._back_again, self._back))
 
 
-def _is_plain(link: Link) -> bool:
-    a, b = link.a, link.b
-    return (
-        link.up
-        and not (a.sent_taps or a.arrival_taps or b.sent_taps or b.arrival_taps)
-        and not (a.faults is not None and a.faults.rules)
-        and not (b.faults is not None and b.faults.rules)
-    )
+def walk(near: Gate, route: Route) -> tuple[list[Hop], Endpoint | None]:
+    """The switches that packets by `route` pass, and what they reach behind the last one.
+
+    None if a table leads nowhere, into a switch, or in a circle.
+    """
+    hops: list[Hop] = []
+    there = near.end.other.endpoint
+    while isinstance(there, SwitchPort):
+        out = there.switch.out_port(route.dlid) if 0 < route.dlid < MULTICAST_LID_FIRST else None
+        if out is None or out.end is None or len(hops) >= MAX_SWITCHES:
+            return hops, None
+        hops.append((there, out))
+        there = out.end.other.endpoint
+    return hops, there
 
 
-def _forwards(port: SwitchPort, out: SwitchPort, route: Route, mtu: int) -> bool:
-    """Tell whether the switch takes a packet from `port` and lets it out of `out`, as it does with packets."""
-    dlid = route.dlid
-    return (
-        port.state == out.state == PORT_ACTIVE
-        and route.slid & port.source_mask == port.source_lid
-        and 0 < dlid < MULTICAST_LID_FIRST
-        and port.switch.out_port(dlid) is out
-        and out.sl_to_vl.get(port.number, DEFAULT_SL_TO_VL)[route.sl] != MANAGEMENT_VL
-        and mtu <= out.mtu_bytes
-    )
+def _passing(hops: list[Hop], route: Route) -> int:
+    """The largest packet, in bytes, that switches and cables of a way let pass as they do with packets; 0 for none."""
+    most = 1 << 16 if hops else 0
+    for arrival, departure in hops:
+        if not (
+            _is_plain(arrival)
+            and _is_plain(departure)
+            and arrival is not departure
+            and arrival.state == departure.state == PORT_ACTIVE
+            and route.slid & arrival.source_mask == arrival.source_lid
+            and departure.sl_to_vl.get(arrival.number, DEFAULT_SL_TO_VL)[route.sl] != MANAGEMENT_VL
+        ):
+            return 0
+        most = min(most, departure.mtu_bytes)
+    return most
+
+
+def _is_plain(port: SwitchPort) -> bool:
+    end = port.end
+    return end is not None and end.link.up and end.plain and end.other.plain

@@ -85,12 +85,12 @@ class Lab:
         from vhca.chip.rack import MAX_CARDS
 
         cards = [config for configs in guest_cards for config in configs] + [usual] * spare_hcas
-        if len(cards) > MAX_CARDS:
+        self.rack_config = rack if rack is not None else RackConfig()
+        if self.rack_config.topology is None and len(cards) > MAX_CARDS:
             raise LabError(
                 f"{len(cards)} cards: one switch joins them, and it has {MAX_CARDS} ports", "take fewer guests or cards"
             )
         self.guest_config = (guest if guest is not None else GuestConfig()).checked()
-        self.rack_config = rack if rack is not None else RackConfig()
         self.guest_count = guests
         self.kernel_spec = kernel
         self.guests: list[Guest] = []

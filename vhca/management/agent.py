@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Generic, Literal, TypeVar
 
 from vhca.management.refusal import response_method
-from vhca.management.subnet import link_settings_valid, may_move
+from vhca.management.subnet import apply_link_settings, link_settings_valid, may_move
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import Smp
+from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID
 from vhca.wire.smp import PortInfo
 
 P = TypeVar("P")
@@ -94,6 +95,47 @@ def settings_valid(info: PortInfo, wanted: PortInfo, attr_mod: int) -> bool:
         and wanted.port_physical_state <= smpwire.PHYS_DISABLED
         and (not wanted.port_physical_state or wanted.port_state in (smpwire.PORT_NOP, smpwire.PORT_DOWN))
     )
+
+
+def _unicast(lid: int) -> bool:
+    return 0 < lid < MULTICAST_LID_FIRST
+
+
+def end_port_settings_valid(info: PortInfo, wanted: PortInfo, attr_mod: int) -> bool:
+    """Tell whether all fields of a Set(PortInfo) of an end port are legal now; one that is not refuses the whole."""
+    return (
+        _unicast(wanted.lid)
+        and (_unicast(wanted.sm_lid) or wanted.sm_lid == PERMISSIVE_LID)
+        and settings_valid(info, wanted, attr_mod)
+        and wanted.link_down_default_state <= smpwire.PHYS_POLLING
+    )
+
+
+def apply_end_port(info: PortInfo, wanted: PortInfo, attr_mod: int) -> None:
+    """Copy the fields of an end port that a manager may write; zero means "no change" where the book says so."""
+    for name in (
+        "mkey",
+        "gid_prefix",
+        "lid",
+        "sm_lid",
+        "mkey_lease_period",
+        "mkey_protect_bits",
+        "lmc",
+        "sm_sl",
+        "vl_high_limit",
+        "subnet_timeout",
+        "local_phy_errors",
+        "overrun_errors",
+    ):
+        setattr(info, name, getattr(wanted, name))
+    for name in ("link_down_default_state", "neighbor_mtu", "operational_vls"):
+        if getattr(wanted, name):
+            setattr(info, name, getattr(wanted, name))
+    apply_link_settings(info, wanted, attr_mod)
+    for name in ("mkey_violations", "pkey_violations", "qkey_violations"):
+        # Writing 0 resets a counter, other values are ignored.
+        if not getattr(wanted, name):
+            setattr(info, name, 0)
 
 
 LinkOrder = Literal["disable", "poll", "down", "move", "nothing"]

@@ -7,7 +7,7 @@ hops walked on the way out and those left on the way back; a pointer that does n
 
 from typing import Final
 
-from vhca.wire.mad import Smp
+from vhca.wire.mad import STATUS_DIRECTION, Smp
 from vhca.wire.packet import PERMISSIVE_LID
 
 MAX_HOPS: Final = 63
@@ -68,6 +68,17 @@ def response_step(smp: Smp, origin: int, own_lid: int) -> int:
     if smp.hop_pointer:
         return LEAVE + smp.return_path[smp.hop_pointer]
     return TAKE if smp.dr_slid in (PERMISSIVE_LID, own_lid) else ROUTE
+
+
+def end_of_path(request: Smp, port: int) -> bool:
+    """Complete the return path of a request that ends at this port of an end node (14.2.2); False if it does not."""
+    if request.status & STATUS_DIRECTION or request.hop_count > MAX_HOPS:
+        return False
+    if request.hop_pointer == request.hop_count:
+        if request.hop_count:
+            _remember(request, request.hop_count, port)
+        return True
+    return request.hop_pointer == request.hop_count + 1
 
 
 def _remember(smp: Smp, hop: int, port: int) -> None:

@@ -1,7 +1,11 @@
-"""The packets that carry answers of agents on QP1 (13.5.1 of volume 1)."""
+"""The packets that carry management datagrams to and from agents (13.5.1 of volume 1)."""
+
+from typing import Final
 
 from vhca.wire import mad as madwire
-from vhca.wire.packet import SEND, UD, Grh, Packet, Route
+from vhca.wire.packet import DEFAULT_PKEY, MANAGEMENT_VL, PERMISSIVE_LID, SEND, UD, Grh, Packet, Route
+
+_DEFAULT_PARTITION: Final = 0x7FFF
 
 
 def gmp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
@@ -27,4 +31,46 @@ def gmp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
         pkey=request.pkey,
         qkey=madwire.QP1_QKEY,
         src_qp=1,
+    )
+
+
+def smp_packet(mad: bytes, dlid: int, slid: int, psn: int = 0, sl: int = 0) -> Packet:
+    """An SMP on its way: QP0 to QP0 on VL 15, Q_Key 0."""
+    return Packet(
+        route=Route(dlid, slid, sl, MANAGEMENT_VL),
+        service=UD,
+        op=SEND,
+        dest_qp=0,
+        psn=psn,
+        payload=mad,
+        mtu=256,
+        pkey=DEFAULT_PKEY,
+    )
+
+
+def smp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
+    """The packet that carries the answer `mad` of an end port's agent back to where `request` came from.
+
+    `slid` is the port's own LID. Directed routes answer with permissive LIDs unless the request came by LID: because
+    its route ends in a LID-routed part, or has no directed part.
+    """
+    dlid = request.route.slid
+    if mad[1] == madwire.CLASS_SUBN_DR:
+        answer = madwire.Smp.from_bytes(mad)
+        # Hops were walked by port number up to here: so they are on the way back.
+        if answer.dr_dlid == PERMISSIVE_LID and (answer.hop_count or answer.dr_slid == PERMISSIVE_LID):
+            dlid = slid = PERMISSIVE_LID
+    return smp_packet(mad, dlid, slid or PERMISSIVE_LID, request.psn)
+
+
+def is_gmp(packet: Packet) -> bool:
+    """Tell whether a packet is one management datagram for QP1 in the default partition (13.5.1)."""
+    return (
+        packet.service == UD
+        and packet.op == SEND
+        and packet.count == 1
+        and packet.dest_qp == 1
+        and packet.qkey == madwire.QP1_QKEY
+        and packet.pkey & _DEFAULT_PARTITION == _DEFAULT_PARTITION
+        and len(packet.payload) == madwire.MAD_BYTES
     )

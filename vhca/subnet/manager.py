@@ -16,6 +16,7 @@ from typing import Final
 from vhca.management.fair_queue import CallSoon
 from vhca.subnet.audit import Audit
 from vhca.subnet.counters import ManagerCount
+from vhca.subnet.engines import Engine
 from vhca.subnet.mkeys import ManagementKeys
 from vhca.subnet.tables import SwitchTables
 from vhca.subnet.topology import Node, NodePort, PortKey, Topology
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 
 PRIORITY: Final = 14
 LIGHT_SWEEP_NS: Final = 10_000_000_000
+# Behind a light sweep there is a pause of so much for each request: that of a large subnet is to take some of the time,
+# not all. A number of requests, since a guest that does not answer makes them last.
+REST_NS: Final = 1_500_000
 RETRY_SWEEP_NS: Final = 1_000_000_000
 # Anybody can send traps: so many may have a sweep each, then one each half second.
 TRAP_SWEEPS: Final = 16
@@ -61,6 +65,7 @@ class SubnetManager:
         mkey: int | None = None,
         gid_prefix: int = smpwire.DEFAULT_GID_PREFIX,
         light_sweep_ns: int = LIGHT_SWEEP_NS,
+        routing: Engine = "min-hop",
     ) -> None:
         self._send = send
         self._now_ns = now_ns
@@ -71,7 +76,7 @@ class SubnetManager:
         self.keys = ManagementKeys(random, mkey)
         self.transactions = Transactions(send, now_ns, call_soon, random)
         self.counters: Counter[ManagerCount] = Counter()
-        self.tables = SwitchTables(self.ask, self.transactions.start, lambda: self.topology, self.counters)
+        self.tables = SwitchTables(self.ask, self.transactions.start, lambda: self.topology, self.counters, routing)
         self.changed: Callable[[], None] = lambda: None
         self.lid = 0
         self.guid = 0
@@ -83,6 +88,7 @@ class SubnetManager:
         self._swept = False
         self._heavy_due_ns: int | None = None
         self._light_due_ns: int | None = None
+        self._rest_ns = 0
         self._retry_ns = 0  # pause before the next heavy sweep while something did not come up, else 0
         # How many sweeps traps may still ask for at once, and when that was counted
         self._trap_sweeps, self._counted_ns = float(TRAP_SWEEPS), 0
@@ -139,7 +145,7 @@ class SubnetManager:
             self.sweep()
         # Not put off by heavy sweeps: they do not look at everything, and a guest can ask for them.
         if self._light_due_ns is not None and self._light_due_ns <= now_ns:
-            self._light_due_ns = now_ns + self.light_sweep_ns
+            self._light_due_ns = now_ns + self.light_sweep_ns + self._rest_ns
             self.counters[ManagerCount.LIGHT_SWEEPS] += 1
             self.transactions.start(self._light_sweep())
 
@@ -191,8 +197,10 @@ class SubnetManager:
             self._sweep_by(self._now_ns() + self._retry_ns)
 
     def _light_sweep(self) -> Work:
+        before = self.transactions.asked
         audit = Audit(self.topology, self.tables, self.counters, self.ask, self._differs)
         yield from audit.work()
+        self._rest_ns = (self.transactions.asked - before) * REST_NS
         if audit.dirty:
             self.sweep()
 
@@ -211,7 +219,11 @@ class SubnetManager:
                 if origin is not None:
                     topology.join(origin, here)
                     self._silent.discard(origin)
-                    (self._trunks.add if info.node_type == smpwire.NODE_TYPE_SWITCH else self._trunks.discard)(origin)
+                    if info.node_type == smpwire.NODE_TYPE_SWITCH:
+                        # Of both ends: next time the cable may be found from the other one.
+                        self._trunks |= {origin, here}
+                    else:
+                        self._trunks.discard(origin)
                 node = topology.nodes.get(info.node_guid)
                 if node is None:
                     node = topology.nodes[info.node_guid] = Node(info.node_guid, info, path)
@@ -293,17 +305,21 @@ class SubnetManager:
 
     def _assign_lids(self, topology: Topology) -> None:
         """Known GUIDs keep their LID; new ones keep what they have if it is free, or get the lowest free one."""
+        present = {port.guid for _, port in topology.end_ports()}
+        if len(self._lids.keys() | present) >= MULTICAST_LID_FIRST:
+            self._lids = {guid: lid for guid, lid in self._lids.items() if guid in present}
+        taken = set(self._lids.values())
+        lowest = 1
         for _, port in topology.end_ports():
             lid = self._lids.get(port.guid)
             if lid is None:
-                if len(self._lids) >= MULTICAST_LID_FIRST - 1:
-                    present = {p.guid for _, p in topology.end_ports()}
-                    self._lids = {guid: lid for guid, lid in self._lids.items() if guid in present}
-                taken = set(self._lids.values())
-                own = port.info.lid
-                free = 0 < own < MULTICAST_LID_FIRST and own not in taken
-                lid = own if free else next(n for n in range(1, MULTICAST_LID_FIRST) if n not in taken)
+                lid = port.info.lid
+                if not 0 < lid < MULTICAST_LID_FIRST or lid in taken:
+                    while lowest in taken:
+                        lowest += 1
+                    lid = lowest
                 self._lids[port.guid] = lid
+                taken.add(lid)
             port.lid = lid
             if port.guid == self.guid:
                 self.lid = lid

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from vhca.layout import Layout
+from vhca.management.link_speed import rate_of, slower
 from vhca.subnet.manager import PRIORITY, SubnetManager
 from vhca.subnet.multicast import LIFE_TIME, MulticastGroups, selected
 from vhca.subnet.topology import Node, NodePort
@@ -11,8 +12,6 @@ from vhca.wire import sa, smp
 from vhca.wire.mad import SA_STATUS_INSUFFICIENT_COMPONENTS, SA_STATUS_INVALID_GID, gid
 from vhca.wire.packet import DEFAULT_PKEY
 from vhca.wire.sa import COMPONENTS, PathRecord
-
-_LINK_RATE: Final = smp.RATE_100_GBPS
 
 Place = tuple[Node, NodePort]
 
@@ -135,6 +134,7 @@ def _ends(manager: SubnetManager, wanted_gid: bytes, wanted_lid: int, by_gid: in
 
 def _path(source: NodePort, destination: NodePort, wanted: PathRecord, mask: int) -> PathRecord | None:
     mtu = min(source.info.neighbor_mtu, destination.info.neighbor_mtu)
+    rate = slower(rate_of(source.info), rate_of(destination.info))
     path = PathRecord(
         dgid=gid(destination.info.gid_prefix, destination.guid),
         sgid=gid(source.info.gid_prefix, source.guid),
@@ -142,7 +142,7 @@ def _path(source: NodePort, destination: NodePort, wanted: PathRecord, mask: int
         slid=source.lid,
         pkey=wanted.pkey if mask & sa.PATH_PKEY else DEFAULT_PKEY,
     )
-    return _finish(path, wanted, mask, mtu, _LINK_RATE)
+    return _finish(path, wanted, mask, mtu, rate)
 
 
 def _group_path(manager: SubnetManager, groups: MulticastGroups, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:

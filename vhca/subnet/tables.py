@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from vhca.subnet import routing
 from vhca.subnet.counters import ManagerCount
+from vhca.subnet.engines import Engine
 from vhca.subnet.topology import Node, PortKey, Topology
 from vhca.subnet.transactions import Request, Work
 from vhca.wire import smp as smpwire
@@ -39,11 +41,14 @@ class SwitchTables:
         start: Callable[[Work], None],
         topology: Callable[[], Topology],
         counters: Counter[ManagerCount],
+        engine: Engine = "min-hop",
     ) -> None:
         self._ask = ask
         self._start = start
         self._topology = topology
         self._counters = counters
+        self.engine = engine
+        self.routes = routing.Routes(engine, {})
         self._written: dict[int, dict[Block, bytes]] = {}  # by switch GUID
         self._groups: dict[int, tuple[Places, Places]] = {}  # MLID -> places of receivers, of senders
         self._masks: dict[int, dict[int, int]] = {}  # switch GUID -> MLID -> ports
@@ -56,9 +61,18 @@ class SwitchTables:
     def write_linear(self, topology: Topology) -> Work:
         """Where each LID goes, and which LID each port may send from."""
         changes: list[tuple[Node, Block, bytes]] = []
+        finding = routing.find(topology, self.engine)
+        while True:
+            try:
+                next(finding)
+            except StopIteration as found:
+                routes: routing.Routes = found.value
+                break
+            yield []
+        self.routes = routes
         for switch in topology.switches():
             known = self._written.setdefault(switch.guid, {})
-            wanted = dict(_linear_blocks(topology, switch))
+            wanted = dict(_linear_blocks(routes.table(switch.guid)))
             for block in known.keys() - wanted.keys():
                 if block[0] == smpwire.LINEAR_FORWARDING_TABLE:
                     wanted[block] = bytes((smpwire.NO_PORT,)) * smpwire.LFT_PORTS_PER_BLOCK
@@ -181,12 +195,13 @@ def _ok(answer: Smp | None) -> bool:
     return answer is not None and answer.status & 0x7FFF == 0
 
 
-def _linear_blocks(topology: Topology, switch: Node) -> Iterator[tuple[Block, bytes]]:
+def _linear_blocks(table: bytes) -> Iterator[tuple[Block, bytes]]:
     size = smpwire.LFT_PORTS_PER_BLOCK
-    table = topology.linear_table(switch)
-    for block in {lid // size for lid in table}:
-        data = bytes(table.get(lid, smpwire.NO_PORT) for lid in range(block * size, (block + 1) * size))
-        yield (smpwire.LINEAR_FORWARDING_TABLE, block), data
+    empty = bytes((smpwire.NO_PORT,)) * size
+    for at in range(0, len(table), size):
+        data = table[at : at + size].ljust(size, empty[:1])
+        if data != empty:
+            yield (smpwire.LINEAR_FORWARDING_TABLE, at // size), data
 
 
 def _source_blocks(topology: Topology, switch: Node) -> dict[Block, bytes]:

@@ -66,6 +66,7 @@ class Topology:
     cables: dict[PortKey, PortKey] = field(default_factory=dict)
     _lids: dict[int, PortKey] = field(default_factory=dict)
     _guids: dict[int, PortKey] = field(default_factory=dict)
+    _toward: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def join(self, a: PortKey, b: PortKey) -> None:
         """Note a cable."""
@@ -93,6 +94,7 @@ class Topology:
 
     def index(self) -> None:
         """Make LIDs and GIDs findable; to be called when all ports are known and have their LIDs."""
+        self._toward.clear()
         places = [((node.guid, port.number), port) for node, port in self.end_ports() if port.lid]
         self._lids = {port.lid: key for key, port in places}
         self._guids = {port.guid: key for key, port in places}
@@ -110,7 +112,10 @@ class Topology:
 
     def toward(self, target: int) -> dict[int, int]:
         """For each switch: the port that leads to switch `target` on a shortest way (0 at the target itself)."""
-        ports = {target: 0}
+        known = self._toward.get(target)
+        if known is not None:
+            return known
+        ports = self._toward[target] = {target: 0}
         queue = deque([target])
         while queue:
             here = queue.popleft()
@@ -125,25 +130,6 @@ class Topology:
             peer = self.cables.get((guid, number))
             if peer is not None and peer[0] in self.nodes:
                 yield peer
-
-    def linear_table(self, switch: Node) -> dict[int, int]:
-        """LID -> port of departure, for one switch, by fewest hops."""
-        table: dict[int, int] = {}
-        ways: dict[int, dict[int, int]] = {}
-        for node, port in self.end_ports():
-            place = self.attachment(node, port)
-            if place is None or not port.lid:
-                continue
-            target, last_port = place
-            if target == switch.guid:
-                out: int | None = last_port
-            else:
-                way = ways.setdefault(target, self.toward(target))
-                out = way.get(switch.guid)
-            if out is not None:
-                for lid in range(port.lid, port.lid + (1 << port.info.lmc)):
-                    table[lid] = out
-        return table
 
     def multicast_masks(self, receivers: Iterable[PortKey], senders: Iterable[PortKey]) -> dict[int, int]:
         """Switch -> mask of ports of a group's tree: places of receivers, and the trunks that join all switches.

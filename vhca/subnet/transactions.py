@@ -67,6 +67,7 @@ class Transactions:
         self._started = False  # whether the first work has yielded its first list
         self._tid = random.getrandbits(64)
         self.timeouts = 0
+        self.asked = 0  # requests, repeated ones once
 
     def start(self, work: Work, done: Callable[[], None] | None = None) -> None:
         """Run `work` after those already started; then call `done`."""
@@ -107,6 +108,7 @@ class Transactions:
             deadline = self._now_ns() + RESPONSE_TIMEOUT_NS
             pending = _Pending(index, request, self._tid, deadline, request.retries)
             self._pending[self._tid] = pending
+            self.asked += 1
             self._transmit(pending)
         if not self._busy and self._works and not self._pending and not self._waiting:
             self._run()

@@ -56,10 +56,16 @@ CAP_MULTICAST_FDB_TOP: Final = 1 << 30
 
 WIDTH_1X: Final = 1
 WIDTH_4X: Final = 2
+WIDTH_8X: Final = 4
+WIDTH_12X: Final = 8
+WIDTH_2X: Final = 16
 SPEED_SDR: Final = 1
+SPEED_DDR: Final = 2
 SPEED_QDR: Final = 4
 SPEED_EXT_FDR: Final = 1
 SPEED_EXT_EDR: Final = 2
+SPEED_EXT_HDR: Final = 4
+SPEED_EXT_NDR: Final = 8
 
 # MTU codes: 1 is 256 bytes, 5 is 4096.
 MTU_2048: Final = 4

@@ -41,10 +41,12 @@ class Turns:
 class Card:
     """An HCA reduced to its SMA; everything else that arrives is kept in `inbox`."""
 
-    def __init__(self, fabric: Fabric, name: str, guid: int, now_ns: Callable[[], int], mtu: int = 4096) -> None:
+    def __init__(
+        self, fabric: Fabric, name: str, guid: int, now_ns: Callable[[], int], mtu: int = 4096, host: str | None = None
+    ) -> None:
         self.now_ns = now_ns
         self.sma = Sma(BoardInfo(guid, guid, (guid,), node_description=name, mtu=mtu))
-        self.port = fabric.add_port(name)
+        self.port = fabric.add_port(name, host)
         self.events: list[PortEvent] = []
         self.inbox: list[Packet] = []
         self.silent = False

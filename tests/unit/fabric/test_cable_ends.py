@@ -2,12 +2,12 @@
 
 import pytest
 
-from firmware.mads import packets as madpackets
 from firmware.mads.port import EVENT_ACTIVE, EVENT_CLIENT_REREGISTER, EVENT_DOWN, EVENT_INITIALIZED
 from tests.support.driver import Driver
 from tests.unit.fabric.bench import Bench, Card
 from vhca.fabric.counters import CableDrop
 from vhca.fabric.port import SwitchPort
+from vhca.management.packets import smp_packet
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import mad as m
 from vhca.wire import smp as w
@@ -42,7 +42,7 @@ class CableBench(Bench):
             mkey=mkey,
             data=bytes(64) if info is None else info.to_bytes(),
         )
-        card.port.send(madpackets.smp_packet(request.to_bytes(), lid, card.lid))
+        card.port.send(smp_packet(request.to_bytes(), lid, card.lid))
         self.run()
         (packet,) = card.inbox
         return Smp.from_bytes(packet.payload)
@@ -90,7 +90,7 @@ def test_a_card_that_is_disabled_is_gone_for_the_switch_too(bench: CableBench) -
     assert bench.fabric.lid("hca1") == 0
     assert not bench.fabric.active("hca1")
     assert bench.fabric.active("hca0")
-    two.port.send(madpackets.smp_packet(Smp(base_version=1, mgmt_class=1, method=1).to_bytes(), 1, two.lid))
+    two.port.send(smp_packet(Smp(base_version=1, mgmt_class=1, method=1).to_bytes(), 1, two.lid))
     assert bench.fabric.ports["hca1"].link.dropped[CableDrop.LINK_DOWN] == 1
     # The card does not come back with its cable.
     bench.fabric.link_down("hca1")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware.mads import packets as madpackets
 from tests.unit.fabric.bench import Bench, Card
 from tests.unit.mads.smps import smp as smp_request
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import Link
 from vhca.fabric.switch import Switch
 from vhca.management import directed as d
+from vhca.management.packets import smp_packet
 from vhca.wire import mad as m
 from vhca.wire import smp as w
 from vhca.wire.mad import Smp
@@ -61,7 +61,7 @@ class RouteBench(Bench):
         if returning:
             request.status, request.method = m.STATUS_DIRECTION, m.METHOD_GET_RESP
         slid = PERMISSIVE_LID if dlid == PERMISSIVE_LID else card.lid
-        card.port.send(madpackets.smp_packet(request.to_bytes(), dlid, slid))
+        card.port.send(smp_packet(request.to_bytes(), dlid, slid))
         self.run()
         return [Smp.from_bytes(packet.payload) for packet in card.inbox]
 

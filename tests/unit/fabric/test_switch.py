@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware.mads import packets as madpackets
 from tests.packets import packet_of
 from tests.unit.fabric.bench import Bench, Turns
 from tests.unit.mads.smps import port_info
@@ -14,6 +13,7 @@ from vhca.fabric.counters import Drop
 from vhca.fabric.link import FULL_BYTES, Link, LinkEnd
 from vhca.fabric.port import SwitchPort
 from vhca.fabric.switch import Switch
+from vhca.management.packets import smp_packet
 from vhca.wire import mad as madwire
 from vhca.wire import smp
 from vhca.wire.mad import Smp
@@ -73,7 +73,7 @@ class SwitchBench:
     def smp(self, port: int, method: int, attr: int, modifier: int = 0, data: bytes = b"") -> Smp:
         """Ask the switch's agent over one directed hop; the answer must come back where it went in."""
         request = Smp.from_bytes(smp_request(method, attr, modifier, data, directed=True))
-        assert self.send(port, madpackets.smp_packet(request.to_bytes(), 0xFFFF, 0xFFFF)) == [port]
+        assert self.send(port, smp_packet(request.to_bytes(), 0xFFFF, 0xFFFF)) == [port]
         answer = Smp.from_bytes(self.plugs[port - 1].inbox[-1].payload)
         assert answer.method == (0x81 if method == madwire.METHOD_SET else method | 0x80)
         assert (answer.hop_pointer, answer.return_path[1]) == (1, port)
@@ -228,7 +228,7 @@ def test_port_info_moves_the_port_and_disables_it() -> None:
     fall()
     assert bench.plugs[1].changes[-1] is False
     assert (port.state, port.info.port_physical_state) == (smp.PORT_DOWN, smp.PHYS_DISABLED)
-    assert bench.send(1, madpackets.smp_packet(_two_hops(2), 0xFFFF, 0xFFFF)) == []
+    assert bench.send(1, smp_packet(_two_hops(2), 0xFFFF, 0xFFFF)) == []
     assert set_port(port_state=smp.PORT_DOWN).status == 0x8000
     fall()
     assert port.info.port_physical_state == smp.PHYS_DISABLED, "down does not enable"
@@ -291,12 +291,12 @@ def _two_hops(port: int, pointer: int = 1, count: int = 2) -> bytes:
 
 def test_directed_route_walks_out_and_back() -> None:
     bench = SwitchBench()
-    assert bench.send(1, madpackets.smp_packet(_two_hops(3), 0xFFFF, 0xFFFF)) == [3]
+    assert bench.send(1, smp_packet(_two_hops(3), 0xFFFF, 0xFFFF)) == [3]
     there = Smp.from_bytes(bench.plugs[2].inbox[0].payload)
     assert (there.hop_pointer, there.return_path[1]) == (2, 1)
     there.status, there.method, there.hop_pointer = 0x8000, 0x81, 2
     there.return_path = bytes((0, 1, 1)) + bytes(61)
-    assert bench.send(3, madpackets.smp_packet(there.to_bytes(), 0xFFFF, 0xFFFF)) == [1]
+    assert bench.send(3, smp_packet(there.to_bytes(), 0xFFFF, 0xFFFF)) == [1]
     assert Smp.from_bytes(bench.plugs[0].inbox[0].payload).hop_pointer == 1
 
 
@@ -305,7 +305,7 @@ def test_directed_route_walks_out_and_back() -> None:
 )
 def test_paths_to_nowhere_are_counted(mad: bytes) -> None:
     bench = SwitchBench()
-    assert bench.send(1, madpackets.smp_packet(mad, 0xFFFF, 0xFFFF)) == []
+    assert bench.send(1, smp_packet(mad, 0xFFFF, 0xFFFF)) == []
     assert bench.switch.dropped() == {Drop.BAD_PATH: 1}
 
 
@@ -313,14 +313,14 @@ def test_lid_routed_smps_reach_agent_manager_and_others() -> None:
     bench = SwitchBench()
     bench.switch.ports[0].info.lid = 1
     bench.switch.lft[1] = 0
-    assert bench.send(1, madpackets.smp_packet(smp_request(1, smp.NODE_INFO), 1, 11)) == [1]
+    assert bench.send(1, smp_packet(smp_request(1, smp.NODE_INFO), 1, 11)) == [1]
     assert bench.plugs[0].inbox[-1].route.dlid == 11
-    assert bench.send(1, madpackets.smp_packet(smp_request(1, smp.NODE_INFO), 13, 11)) == [3]
-    bench.send(1, madpackets.smp_packet(smp_request(0x81, smp.NODE_INFO), 1, 11))
-    bench.send(1, madpackets.smp_packet(smp_request(madwire.METHOD_TRAP, 2), 1, 11))
+    assert bench.send(1, smp_packet(smp_request(1, smp.NODE_INFO), 13, 11)) == [3]
+    bench.send(1, smp_packet(smp_request(0x81, smp.NODE_INFO), 1, 11))
+    bench.send(1, smp_packet(smp_request(madwire.METHOD_TRAP, 2), 1, 11))
     assert len(bench.managed) == 2
     bench.switch.management = None
-    bench.send(1, madpackets.smp_packet(smp_request(0x81, smp.NODE_INFO), 1, 11))
+    bench.send(1, smp_packet(smp_request(0x81, smp.NODE_INFO), 1, 11))
     assert bench.switch.dropped() == {Drop.NO_MANAGER: 1}
 
 
@@ -328,7 +328,7 @@ def test_mkey_of_the_switch() -> None:
     bench = SwitchBench()
     zero = bench.switch.ports[0].info
     zero.mkey = 7
-    packet = madpackets.smp_packet(smp_request(2, smp.SWITCH_INFO, directed=True), 0xFFFF, 0xFFFF)
+    packet = smp_packet(smp_request(2, smp.SWITCH_INFO, directed=True), 0xFFFF, 0xFFFF)
     assert bench.send(1, packet) == []
     assert zero.mkey_violations == 1
     assert bench.switch.dropped() == {Drop.BAD_MKEY: 1}
@@ -352,7 +352,7 @@ def test_any_packet_is_survived(many: list[Packet], mad: bytes, directed: bool, 
     head = bytes((1, 0x81 if directed else 1, 1, method))
     smp_mad = (head + mad[4:]).ljust(256, b"\0")
     for dlid in (0xFFFF, 1):
-        card.port.send(madpackets.smp_packet(smp_mad, dlid, card.lid))
+        card.port.send(smp_packet(smp_mad, dlid, card.lid))
     card.port.send(card.data(1, (b"\1\3\2" + mad[3:]).ljust(256, b"\0"), dest_qp=1, qkey=madwire.QP1_QKEY))
     bench.run()
 

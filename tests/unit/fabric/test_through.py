@@ -46,19 +46,20 @@ def test_a_way_is_open_once_the_manager_has_led_both_ports_up(bench: Bench) -> N
         lambda bench: bench.fabric.add_fault(bench.cards[1].port.name, Fault("drop"), "from_card"),
         lambda bench: bench.cards[0].port.sent_taps.append(lambda packet: None),
         lambda bench: bench.cards[1].port.arrival_taps.append(lambda packet: None),
-        lambda bench: setattr(bench.cards[1].port.switch_port, "state", PORT_ARMED),
+        lambda bench: bench.cards[1].port.switch_port.move(PORT_ARMED),
         lambda bench: bench.cards[1].port.switch_port.set_mtu(4),
         lambda bench: bench.cards[0].port.switch_port.set_source(99, 0),
         lambda bench: bench.cards[1].port.switch_port.set_source(99, 0),
-        lambda bench: bench.fabric.switch.lft.__setitem__(bench.cards[1].lid, 9),
-        lambda bench: bench.fabric.switch.lft.__setitem__(bench.cards[0].lid, 9),
-        lambda bench: bench.cards[1].port.switch_port.sl_to_vl.__setitem__(1, bytes([15] * 16)),
+        lambda bench: bench.fabric.switch.set_linear(bench.cards[1].lid, bytes([9])),
+        lambda bench: bench.fabric.switch.set_linear(bench.cards[0].lid, bytes([9])),
+        lambda bench: bench.cards[1].port.switch_port.set_lanes(1, bytes([15] * 16)),
         lambda bench: [bench.cards[0].port.send(_packet(bench, bytes(4096))) for _ in range(600)],
     ],
 )
 def test_anything_on_the_way_closes_it(bench: Bench, change: Callable[[Bench], object]) -> None:
     way, _ = ways(bench)
     assert bench.cards[0].port.switch_port.number == 1
+    assert way.is_open(4096)
     change(bench)
     assert not way.is_open(4096)
 

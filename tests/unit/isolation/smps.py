@@ -1,8 +1,8 @@
 """What a guest's root can put on its cable: SMPs of its own, by LID and by directed route."""
 
-from firmware.mads import packets
 from tests.unit.fabric.bench import Bench, Card
 from vhca.layout import Layout
+from vhca.management.packets import smp_packet
 from vhca.wire import mad as m
 from vhca.wire import smp as w
 from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
@@ -45,7 +45,7 @@ class Forger:
 
     def send(self, smp: Smp, dlid: int, slid: int) -> list[Smp]:
         self.card.inbox.clear()
-        self.card.port.send(packets.smp_packet(smp.to_bytes(), dlid, slid))
+        self.card.port.send(smp_packet(smp.to_bytes(), dlid, slid))
         self.bench.run()
         return [Smp.from_bytes(p.payload) for p in self.card.inbox if p.dest_qp == 0 and p.payload[3] & 0x80]
 

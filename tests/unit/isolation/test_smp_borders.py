@@ -12,6 +12,7 @@ from tests.unit.isolation.smps import Forger
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import Link
 from vhca.fabric.switch import Switch
+from vhca.management.packets import smp_packet
 from vhca.subnet.manager import LIGHT_SWEEP_NS
 from vhca.subnet.multicast import IPOIB_BROADCAST
 from vhca.subnet.transactions import Request, Transactions, Work
@@ -320,14 +321,14 @@ def test_answers_count_only_from_the_port_that_was_asked() -> None:
     forged = answer_to(request, wrong)
     late = stage.bench.fabric.counters().get("sm.late_answers", 0)
     # From the attacker's cable, with the right number and path.
-    stage.attacker.port.send(packets.smp_packet(forged.to_bytes(), 0xFFFF, 0xFFFF))
+    stage.attacker.port.send(smp_packet(forged.to_bytes(), 0xFFFF, 0xFFFF))
     stage.bench.run()
     assert stage.bench.fabric.counters()["sm.late_answers"] == late + 1
     # From the right cable, but with a path that leads elsewhere or a number that nobody asked with.
     for name, value in (("initial_path", b"\0\1" + bytes(62)), ("tid", request.tid + 1000)):
         other = Smp.from_bytes(forged.to_bytes())
         setattr(other, name, value)
-        stage.victim.port.send(packets.smp_packet(other.to_bytes(), 0xFFFF, 0xFFFF))
+        stage.victim.port.send(smp_packet(other.to_bytes(), 0xFFFF, 0xFFFF))
     stage.bench.run()
     assert stage.bench.fabric.counters()["sm.late_answers"] == late + 3
     stage.bench.pass_time(1)

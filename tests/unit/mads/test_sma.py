@@ -19,6 +19,7 @@ from tests.packets import divert
 from tests.unit.mads.smps import BOARD, port_info, smp
 from vhca.counting import shown
 from vhca.layout import Layout
+from vhca.management.packets import smp_packet
 from vhca.wire import smp as w
 from vhca.wire.ib import decode, encode
 from vhca.wire.mad import (
@@ -320,7 +321,7 @@ def test_directed_route_reply_has_its_return_path() -> None:
     assert reply is not None
     answer = Smp.from_bytes(reply)
     assert (answer.status, answer.hop_pointer, answer.return_path[1]) == (0x8000, 1, 1)
-    request = packets.smp_packet(smp(METHOD_GET, w.NODE_INFO, directed=True), 0xFFFF, 0xFFFF)
+    request = smp_packet(smp(METHOD_GET, w.NODE_INFO, directed=True), 0xFFFF, 0xFFFF)
     packet = packets.reply_packet(request, reply, 5)
     assert (packet.route.dlid, packet.route.slid, packet.route.vl, packet.dest_qp, packet.src_qp) == (
         0xFFFF,
@@ -348,9 +349,9 @@ def test_directed_route_that_the_host_walked_or_that_goes_on() -> None:
 
 def test_lid_routed_and_qp1_replies_swap_addresses() -> None:
     mad = smp(METHOD_GET, w.NODE_INFO)
-    packet = packets.reply_packet(packets.smp_packet(mad, 5, 1, 9), mad, 5)
+    packet = packets.reply_packet(smp_packet(mad, 5, 1, 9), mad, 5)
     assert (packet.route.dlid, packet.route.slid) == (1, 5)
-    request = packets.smp_packet(mad, 5, 1, 9)
+    request = smp_packet(mad, 5, 1, 9)
     divert(request, sl=2)
     request.dest_qp, request.src_qp, request.pkey = 1, 0x44, 0x8001
     packet = packets.reply_packet(request, mad, 5)

@@ -7,6 +7,7 @@ from tests.unit.mads.smps import smp as smp_request
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import Link
 from vhca.fabric.switch import Switch
+from vhca.management.packets import smp_packet
 from vhca.wire import mad as madwire
 from vhca.wire import smp
 from vhca.wire.mad import Smp
@@ -182,11 +183,11 @@ def test_sm_info_is_answered_as_master() -> None:
     bench.run()
     card = bench.cards[0]
     request = smp_request(madwire.METHOD_GET, smp.SM_INFO)
-    card.port.send(packets.smp_packet(request, bench.fabric.manager.lid, card.lid))
+    card.port.send(smp_packet(request, bench.fabric.manager.lid, card.lid))
     directed = Smp.from_bytes(smp_request(madwire.METHOD_GET, smp.SM_INFO, directed=True))
     directed.initial_path = b"\0\1" + bytes(62)
     directed.hop_pointer = 1
-    card.port.send(packets.smp_packet(directed.to_bytes(), 0xFFFF, 0xFFFF))
+    card.port.send(smp_packet(directed.to_bytes(), 0xFFFF, 0xFFFF))
     bench.run()
     answers = [Smp.from_bytes(packet.payload) for packet in card.inbox]
     assert [answer.method for answer in answers] == [0x81, 0x81]

@@ -1,4 +1,4 @@
-"""`vhca fabric`: look at the fabric of a running rack, and pull and plug its cables."""
+"""`vhca fabric`: look at the fabric of a running rack, pull and plug its cables, and make descriptions of fabrics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 from typing import Any, Final
 
 from vhca.cli import running, status
+from vhca.cli.commands import fabric_make
 
 NAME: Final = "fabric"
-SUMMARY: Final = "look at a running fabric; pull and plug its cables"
+SUMMARY: Final = "look at a running fabric; pull and plug its cables; describe fabrics"
 DESCRIPTION: Final = f"""\
 Look at the fabric of guests that are running, or pull and plug the cable of a card, from another terminal.
 
@@ -21,6 +22,7 @@ examples:
   vhca fabric counters --json
   vhca fabric link down h1
   vhca fabric link up h1 --rack ~/ib
+  vhca fabric make fat-tree --hosts 1008 -o fabric.toml
 
 exit codes:
   0    done
@@ -30,7 +32,7 @@ exit codes:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's options."""
     running.add_rack_option(parser, default=None)
-    orders = parser.add_subparsers(metavar="ORDER", required=True, help="show, counters, or link down or up")
+    orders = parser.add_subparsers(metavar="ORDER", required=True, help="show, counters, link down or up, or make")
 
     show = orders.add_parser("show", help="list the cards: cable, link, state of the port, LID, faults")
     show.set_defaults(order=_show)
@@ -45,9 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ways = link.add_subparsers(metavar="down|up", required=True, help="pull the cable of a card, or plug it in again")
     for way, what in (("down", "pull the cable of a card"), ("up", "plug the cable of a card in again")):
         one = ways.add_parser(way, help=what, description=what)
-        one.add_argument("card", metavar="CARD", help="h0, h1, ...")
+        one.add_argument("card", metavar="CARD", help="h0, h1, ...; with a topology any cable, by an end: leaf1/3")
         one.set_defaults(order=_link, way=way)
         running.add_rack_option(one)
+
+    fabric_make.add_arguments(orders)
 
 
 def execute(options: argparse.Namespace) -> int:

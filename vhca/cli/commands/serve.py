@@ -15,6 +15,7 @@ from vhca.cli.options import (
     add_capture_options,
     add_card_memory_option,
     add_mkey_option,
+    add_topology_options,
     card_config,
     rack_config,
     whole,
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_capture_options(parser)
     add_mkey_option(parser)
+    add_topology_options(parser)
     add_card_memory_option(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 
