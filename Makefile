@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-breakdown bench-boot bench-memory bench-doorbells bench-fairness bench-sweep fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-fairness bench-sweep fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -85,6 +85,9 @@ bench-page: $(STAMP) ## docs/speed.md and its pictures from the last `make bench
 bench-engine: $(STAMP) ## the engine alone, against memory copy
 	$(BIN)/python -m tests.bench.bench_engine
 
+bench-cores: $(STAMP) ## pairs of cards side by side, on all cores, against one pair
+	$(BIN)/python -m tests.bench.bench_cores
+
 bench-breakdown: $(STAMP) ## where the time of a small WRITE between two guests goes (needs a C compiler)
 	$(BIN)/python -m tests.bench.bench_breakdown
 
@@ -121,7 +124,7 @@ fuzz: $(STAMP) ## two cards, hostile hosts, a hostile cable; SEED=7 SECONDS=3600
 mutants: $(STAMP) ## change the transport a little: does a test notice?  SEED=2 COUNT=400 FILES=... (docs/mutants.md)
 	$(BIN)/python -m tests.mutants $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(FILES),--files '$(FILES)')
 
-check-native: $(STAMP) ## the engine in C under ASan and UBSan, with random trains; SEED=7 ROUNDS=1000000
+check-native: $(STAMP) ## the engine in C under ASan, UBSan and TSan, with random trains; SEED=7 ROUNDS=1000000
 	$(BIN)/python -m tests.native $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 doctor: $(STAMP) ## what is there, what is missing, how to get it

@@ -176,11 +176,10 @@ def completions_written(hca: Hca, cq: Cq, count: int, solicited: int, last_solic
     hca.count[CQES] += count
     if solicited:
         cq.last_solicited = last_solicited
-    for _ in range(count if cq.arm_state == CQ_ARMED else solicited):
-        if cq.arm_state == CQ_FIRED:
-            return
+    events = count if cq.arm_state == CQ_ARMED else solicited
+    if cq.arm_state != CQ_FIRED and events:
         if cq.max_count > 1 and cq.period_us:
-            _moderate(hca, cq)
+            _moderate(hca, cq, events)
         else:
             _fire(hca, cq)
 
@@ -231,12 +230,13 @@ def fail_cq(hca: Hca, cq: Cq, syndrome: int) -> None:
     post_event(hca, EVENT_CQ_ERROR, 0, _cq_error(cq.handle, syndrome))
 
 
-def _moderate(hca: Hca, cq: Cq) -> None:
+def _moderate(hca: Hca, cq: Cq, count: int = 1) -> None:
     """Hold the event back until so many completions are there, or the first of them has waited long enough."""
-    cq.held += 1
+    first = not cq.held
+    cq.held += count
     if cq.held >= cq.max_count:
         _fire(hca, cq)
-    elif cq.held == 1:
+    elif first:
         if cq.moderation is None:
             cq.moderation = Timer(TimerKind.MODERATION, cq)
         hca.timers.arm(cq.moderation, hca.now_ns + cq.period_us * 1000)

@@ -55,6 +55,7 @@ class Count(Name):
     TX_BYTES = "tx_bytes", "Bytes of payload that connected queue pairs sent."
     TRAINS = "trains", "Runs of messages to another card of the process that the engine in C executed at once."
     TRAIN_MESSAGES = "train_messages", "Messages in them."
+    TRAINS_APART = "trains_apart", "Those that were left to another thread while other cards had their turn."
     TX_UD_PACKETS = "tx_ud_packets", "Datagrams sent."
     TX_UD_BYTES = "tx_ud_bytes", "Bytes of payload in datagrams sent, without GRH."
     TX_DROP_PORT_INACTIVE = (

@@ -14,6 +14,13 @@ MESSAGE_BYTES_MAX: Final = 1 << 31
 # What a queue pair sends in one step.
 WQE_BUDGET: Final = 64
 BYTE_BUDGET: Final = 1 << 20
+# And in a step of the engine in C, which takes less for each: a tenth of a millisecond.
+TRAIN_WQE_BUDGET: Final = 1024
+TRAIN_BYTE_BUDGET: Final = 2 << 20
+# While several of them run side by side, each takes so long instead: about as long as a card's turn.
+SHARE_NS: Final = 300_000
+# What a segment of a list costs there of the bytes.
+SEGMENT_COST_BYTES: Final = 256
 # A long run of packets asks for an acknowledgement on its way.
 ASK_PACKETS: Final = 128
 # What a burst costs of a step's budget beside its payload and its pieces; and what a packet costs at least, since a

@@ -10,7 +10,7 @@ from typing import Final
 from firmware.model.capabilities import LOG_MAX_LSO
 from firmware.model.counters import Outcome
 from firmware.model.objects import LOCAL_READ, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
-from firmware.model.segment import ASK_PACKETS, BURST_COST_BYTES
+from firmware.model.segment import ASK_PACKETS, BURST_COST_BYTES, SEGMENT_COST_BYTES
 from firmware.queues import TERMINATOR_LKEY
 from vhca.layout import Layout
 from vhca.wire import ipoib
@@ -86,11 +86,13 @@ MOVING: Final = (
     *("near_time", "far_time", "sq_consumer", "next_psn", "scq_producer", "scq_consumer"),
     *("rq_consumer", "rq_next", "rq_limit", "rcq_producer", "rcq_consumer", "near_solicited", "far_solicited"),
     "lso_done",
+    "time_ns",
 )
 """What a train begins with and leaves changed; `..._solicited` are indexes of the last solicited completion.
 
 Of a shared receive queue, `rq_next` is the WQE to be taken next, and `rq_limit` the number of WQEs below which its host
-is told; telling is for Python. A train may end within a large send, of which `lso_done` bytes have gone.
+is told; telling is for Python. A train may end within a large send, of which `lso_done` bytes have gone. `time_ns`: how
+long it may take, instead of the budgets, if it is not 0.
 """
 
 RESULTS: Final = (
@@ -121,6 +123,9 @@ void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qp
                        const void *list, uint64_t pages);
 void vhca_warm(const uint64_t *lines);
 void vhca_run_train(struct train *train, struct card *near, struct card *far);
+uint32_t vhca_crew(uint32_t threads);
+uint32_t vhca_train_begin(struct train *train, struct card *near, struct card *far);
+void vhca_train_end(uint32_t number);
 """
 
 
@@ -172,6 +177,7 @@ def formats_h() -> str:
         "QPN_ANY": QPN_ANY,
         "ASK_PACKETS": ASK_PACKETS,
         "BURST_COST_BYTES": BURST_COST_BYTES,
+        "SEGMENT_COST_BYTES": SEGMENT_COST_BYTES,
     }
     lines += [f"#define {name} {value:#x}" for name, value in codes.items()]
     return "\n".join([*lines, "#endif", ""])

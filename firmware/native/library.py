@@ -1,7 +1,7 @@
 """The engine in C as Python sees it: loaded once, or not there, with the reason.
 
 `VHCA_ENGINE` chooses: `python` leaves it out, `native` insists on it, and without it there is the engine in C where it
-can be had.
+can be had. `VHCA_CORES` says how many cores it may use at once.
 """
 
 from functools import cache
@@ -10,7 +10,7 @@ from typing import Any, Final
 import cffi
 
 from firmware.native import declarations
-from vhca.native import NativeError, choice, library, sources_of
+from vhca.native import NativeError, choice, cores, library, sources_of
 
 PAIRS: Final = "struct card; struct train;"
 
@@ -22,6 +22,14 @@ class Library:
         self.ffi = ffi
         self.lib = lib
         self.reason = reason
+        self.crew = 0
+
+    def enlist(self, threads: int) -> None:
+        """Have so many threads, at the most, beside the caller's own; they are made when there is work for them.
+
+        `crew` is how many there may be then.
+        """
+        self.crew = self.lib.vhca_crew(threads)
 
     @property
     def there(self) -> bool:
@@ -32,7 +40,7 @@ class Library:
 @cache
 def loaded() -> Library:
     """The engine in C; NativeError if it cannot be had and `VHCA_ENGINE` insists on it."""
-    wanted = choice()
+    wanted, threads = choice(), cores() - 1
     if wanted == "python":
         return Library(None, None, "VHCA_ENGINE=python")
     try:
@@ -43,7 +51,9 @@ def loaded() -> Library:
         )
         ffi = cffi.FFI()
         ffi.cdef(PAIRS + declarations.PROTOTYPES)
-        return Library(ffi, ffi.dlopen(str(path)), str(path))
+        found = Library(ffi, ffi.dlopen(str(path)), str(path))
+        found.enlist(threads)
+        return found
     except (NativeError, OSError) as error:
         if wanted == "native":
             raise NativeError(str(error)) from error

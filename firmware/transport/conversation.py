@@ -14,7 +14,7 @@ from firmware.model.psn import PSN_MASK
 from firmware.model.qp import RTR, RTS, ST_RC, ST_UC, ST_UD, Qp, Shared
 from firmware.model.queue_buffer import QueueBuffer
 from firmware.model.rings import RecordlessSendQueue, RecvQueue
-from firmware.model.segment import BYTE_BUDGET, WQE_BUDGET
+from firmware.model.segment import TRAIN_BYTE_BUDGET, TRAIN_WQE_BUDGET
 from firmware.native.cards import NativeCard
 from firmware.native.declarations import CONSTANT, TRAIN_BYTES, constant
 from firmware.native.library import loaded
@@ -61,11 +61,14 @@ class Conversation(Shared):
     """One direction of a connection: the argument of its trains, and whom it is with while there may be trains."""
 
     __slots__ = (
+        "alone",
         "argument",
         "far_changes",
         "header",
+        "job",
         "key_changes",
         "lines",
+        "long",
         "near_changes",
         "opened",
         "pointer",
@@ -76,6 +79,11 @@ class Conversation(Shared):
     def __init__(self) -> None:
         super().__init__()
         self.try_at = 0
+        # Python has the WQE at hand, since the last train has left it.
+        self.alone = False
+        # The last train was a long one; what the crew calls the train that it has.
+        self.long = False
+        self.job = 0
         self.opened: Opened | None = None
         # How much had changed on both cards when everything was looked at, which was good.
         self.near_changes = self.far_changes = self.key_changes = -1
@@ -92,7 +100,8 @@ class Conversation(Shared):
 def is_unchanged(conversation: Conversation) -> bool:
     """Tell whether there were only trains on both cards since everything was looked at."""
     opened = conversation.opened
-    if opened is None:
+    # The other program first: what was set apart there is taken over then.
+    if opened is None or getattr(opened.through.firmware, "hca", None) is not opened.far():
         return False
     near, far = opened.near_card, opened.far_card
     return (
@@ -101,7 +110,6 @@ def is_unchanged(conversation: Conversation) -> bool:
         and conversation.key_changes == Mkey.changes
         and near.is_mapped
         and far.is_mapped
-        and getattr(opened.through.firmware, "hca", None) is opened.far()
     )
 
 
@@ -276,8 +284,8 @@ def _note(
         **_ring("rcq", recv_cq.buffer, 0, recv_cq.log_size, recv_cq.dbr_addr),
         "rcq_bytes": recv_cq.cqe_bytes,
         "rcq_ignores": recv_cq.overrun_ignore,
-        "wqe_budget": WQE_BUDGET,
-        "byte_budget": BYTE_BUDGET,
+        "wqe_budget": TRAIN_WQE_BUDGET,
+        "byte_budget": TRAIN_BYTE_BUDGET,
     }
     if rq is not None:
         values |= _ring("rq", rq.buffer, 0, rq.log_size, rq.dbr_addr)

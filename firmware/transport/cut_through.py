@@ -3,11 +3,16 @@
 A train begins when nothing of the connection is on its way, and leaves it so; everything else (loss, paging, errors,
 receives that are not posted, lists of keys) is for the engine in Python, which finds the WQE at hand untouched. Python
 decides whether there may be a train, hands over the rings as they are, and takes over how far they have come.
+
+Where other cards have work, too, a long train is run by a thread of the crew (`native/src/crew.c`), and the card's step
+ends meanwhile: what comes of it is taken over in a step of its own, before anything else happens to the two cards.
 """
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Final
 
+from firmware.model import turns
 from firmware.model.counters import (
     RX_BYTES,
     RX_PACKETS,
@@ -28,6 +33,7 @@ from firmware.model.hca import Hca
 from firmware.model.objects import CQ_FIRED, Cq, Mkey
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ST_UC, ST_UD, Qp
+from firmware.model.segment import SHARE_NS
 from firmware.native.declarations import Stop, constant, moving, results
 from firmware.native.library import loaded
 from firmware.queues import completions_written
@@ -53,6 +59,10 @@ ALONE: Final = 1
 TOGETHER: Final = 1 << 10
 # Where there is no way for a train, it is looked for again after so long.
 PATIENCE_NS: Final = 1_000_000
+# A train is worth another thread if the one before it had so many bytes, where a message counts as some.
+WORTH_BYTES: Final = 1 << 18
+MESSAGE_WORTH: Final = 1 << 10
+time_ns: Final = Struct("@q")
 MOVING_AT: Final = constant.size
 RESULTS_AT: Final = constant.size + moving.size
 
@@ -60,7 +70,7 @@ RESULTS_AT: Final = constant.size + moving.size
 def run(hca: Hca, qp: Qp) -> int:
     """Execute what is posted on a connection, as far as there can be a train: Stop, UNUSUAL if it is for Python."""
     known = qp.conversation
-    if isinstance(known, Conversation) and not hca.out and is_unchanged(known):
+    if isinstance(known, Conversation) and not (known.alone or hca.out) and is_unchanged(known):
         known.taken = 0
         opened = known.opened
         far, far_qp = (opened.far(), opened.far_qp()) if opened is not None else (None, None)
@@ -99,6 +109,9 @@ def _may_begin(hca: Hca, qp: Qp) -> Conversation | None:
     conversation = qp.conversation
     if not isinstance(conversation, Conversation):
         conversation = qp.conversation = Conversation()
+    if conversation.alone:
+        conversation.alone = False
+        return None
     return conversation if hca.now_ns >= conversation.try_at else None
 
 
@@ -123,7 +136,13 @@ def _go(hca: Hca, qp: Qp, conversation: Conversation) -> int:
 def _trains(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation) -> int:
     """Trains until one is over that had all its keys."""
     for _ in range(KEYS_PER_TRAIN):
-        stop, outcome, moved = _train(hca, qp, far, far_qp, opened, conversation)
+        if not _prepare(hca, qp, far, far_qp, conversation):
+            return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
+        if conversation.long and _set_apart(hca, qp, far, far_qp, opened, conversation):
+            # If more is left then, it is for another turn.
+            return Stop.EMPTY
+        loaded().lib.vhca_run_train(conversation.pointer, opened.near_card.card, opened.far_card.card)
+        stop, outcome, moved = _take_over(hca, qp, far, far_qp, opened, conversation)
         if stop == Stop.MISSING:
             if _add_key(hca, far, opened, conversation):
                 if moved:
@@ -131,12 +150,47 @@ def _trains(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation
                     return Stop.BUDGET
                 continue
             outcome = Outcome.KEY
-        if outcome > Outcome.MISSING:
-            hca.count_of.add(CountOf.TRAIN_ENDS, outcome)
-        # One that is unusual among others goes alone; where all are, they go together, with a try now and then.
-        conversation.most = ALONE if moved or outcome == Outcome.REGISTRATION else TOGETHER
+        _note_end(hca, conversation, outcome, moved)
         return stop
     return _for_python(hca, conversation, Outcome.KEY, TOGETHER)
+
+
+def _note_end(hca: Hca, conversation: Conversation, outcome: int, moved: int) -> None:
+    """One that is unusual among others goes alone; where all are, they go together, with a try now and then."""
+    if outcome > Outcome.MISSING:
+        hca.count_of.add(CountOf.TRAIN_ENDS, outcome)
+    conversation.most = ALONE if moved or outcome == Outcome.REGISTRATION else TOGETHER
+
+
+def _set_apart(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation) -> bool:
+    """Let another thread run the train, if other cards have something to do; it takes as long as theirs then."""
+    through = opened.through
+    apart = through.set_apart(lambda out: _finish(hca, qp, far, far_qp, opened, conversation, out), loaded().crew)
+    if apart or through.parted:
+        time_ns.pack_into(conversation.argument, RESULTS_AT - time_ns.size, SHARE_NS)
+    if apart:
+        hca.count[Count.TRAINS_APART] += 1
+        conversation.job = loaded().lib.vhca_train_begin(
+            conversation.pointer, opened.near_card.card, opened.far_card.card
+        )
+    return apart
+
+
+def _finish(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation, out: Effects) -> None:
+    """A train that was set apart is over, or is run now: go on in the card's next turn."""
+    loaded().lib.vhca_train_end(conversation.job)
+    hca.out = out
+    stop, outcome, moved = _take_over(hca, qp, far, far_qp, opened, conversation)
+    if stop == Stop.EMPTY:
+        return
+    hca.turns.add(turns.SEND, qp)
+    if stop == Stop.MISSING:
+        if _add_key(hca, far, opened, conversation):
+            return
+        outcome = Outcome.KEY
+    _note_end(hca, conversation, outcome, moved)
+    # What it has left is for Python, which has its turn without another try.
+    conversation.alone = stop != Stop.BUDGET
 
 
 def _for_python(hca: Hca, conversation: Conversation, outcome: Outcome, most: int) -> Stop:
@@ -155,12 +209,12 @@ def _add_key(hca: Hca, far: Hca, opened: Opened, conversation: Conversation) -> 
 # A train
 
 
-def _train(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation) -> tuple[int, int, int]:
-    """One run of the engine in C: why it ended (Stop, Outcome), and how many messages and packets have gone."""
+def _prepare(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, conversation: Conversation) -> bool:
+    """Write what a train begins with; False if a ring that it needs is not there."""
     argument = conversation.argument
-    through, sq, send_cq = opened.through, qp.sq, qp.send_cq
+    sq, send_cq = qp.sq, qp.send_cq
     if sq is None or send_cq is None or far_qp.recv_cq is None:
-        return Stop.UNUSUAL, Outcome.NO_WAY, 0
+        return False
     rq, srq, recv_cq = far_qp.rq, far_qp.srq, far_qp.recv_cq
     if srq is not None:
         receives = srq.consumed, srq.next_index, srq.limit
@@ -169,18 +223,30 @@ def _train(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation:
     far.now_ns = hca.now_ns
     moving.pack_into(
         argument, MOVING_AT, timestamp(hca), timestamp(far), sq.consumer, qp.requester.next_psn, send_cq.producer,
-        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1, qp.requester.lso_done,
+        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1, qp.requester.lso_done, 0,
     )  # fmt: skip
-    loaded().lib.vhca_run_train(conversation.pointer, opened.near_card.card, opened.far_card.card)
+    return True
+
+
+def _take_over(
+    hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation
+) -> tuple[int, int, int]:
+    """Take over how far a train has come: why it ended (Stop, Outcome), and how many messages and packets have gone."""
+    argument, through, sq, send_cq = conversation.argument, opened.through, qp.sq, qp.send_cq
     (
         stop, outcome, _, _, messages, waiting, packets, size, acks, _, answers, answer_bytes, writes, reads, atomics,
         near_cqes, far_cqes, near_events, far_events, words_out, words_back, nops,
         has_invalidated, invalidated,
     ) = results.unpack_from(argument, RESULTS_AT)  # fmt: skip
+    conversation.long = loaded().crew > 0 and size + answer_bytes + (messages + packets) * MESSAGE_WORTH >= WORTH_BYTES
     if messages or packets:
+        assert sq is not None
+        assert send_cq is not None
+        assert far_qp.recv_cq is not None
+        rq, srq, recv_cq = far_qp.rq, far_qp.srq, far_qp.recv_cq
         (
             _, _, sq.consumer, psn, send_cq.producer, send_cq.consumer, taken, next_index, _,
-            recv_cq.producer, recv_cq.consumer, near_solicited, far_solicited, qp.requester.lso_done,
+            recv_cq.producer, recv_cq.consumer, near_solicited, far_solicited, qp.requester.lso_done, _,
         ) = moving.unpack_from(argument, MOVING_AT)  # fmt: skip
         sq.producer = sq.consumer + waiting
         if srq is not None:

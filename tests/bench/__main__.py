@@ -16,11 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from firmware.native.library import loaded
-from tests.bench import bench_boot, bench_breakdown, bench_engine, goals, page
+from tests.bench import bench_boot, bench_breakdown, bench_cores, bench_engine, goals, many_cards, page
+from tests.bench.bench_fairness import server, watch
 from tests.bench.guest_runs import GuestRuns, Step
 from tests.bench.results import PYTHON, C, Results, this_machine
 from vhca.lab import Lab, LabError, Progress, aligned, prepare
@@ -29,6 +31,8 @@ from vhca.lab.boot_times import WHOLE
 QUICK_SIZES: Final = (64, 4096, 65536, 1 << 20)
 QUICK_QUEUE_PAIRS: Final = (1, 16)
 ENGINE_S: Final = 0.15
+CARDS: Final = (2, 4, 8, 16)
+CARDS_S: Final = 2.0
 BREAKDOWN_ROUNDS: Final = 1000
 # What one run takes, and one repeat of the breakdown, seconds on a quiet machine of two processors.
 STEP_S: Final = 1.3
@@ -80,6 +84,33 @@ def _engine(results: Results, kind: str, size: int, who: str) -> None:
         results.add(f"copy/{size}", [result.copy_us])
 
 
+def card_steps(results: Results) -> Iterator[Step]:
+    """Pairs of cards side by side, many busy cards, many idle ones: each once. A rack has a process of its own."""
+    command = str(Path(sys.executable).with_name("vhca"))
+    rack = partial(server, command)
+
+    def pairs() -> None:
+        for size, ratio in bench_cores.sample_pairs(command).items():
+            results.add(f"pairs/2/{size}", [ratio])
+
+    def cards() -> None:
+        for (size, count), rate in bench_cores.sample_cards(command, CARDS).items():
+            results.add(f"cards/{size}/{count}/{C}", [rate])
+
+    def busy() -> None:
+        waits, moved = many_cards.busy(rack, watch, many_cards.SIZES[-1], CARDS_S)
+        results.add("cards/fairness", [many_cards.share(moved)])
+        results.add("cards/idle wait", [max(waits)])
+
+    def idle() -> None:
+        results.add("cards/idle load", [many_cards.idle(rack, CARDS_S) / 10])
+
+    yield "two pairs of cards against one", pairs
+    yield "more and more cards", cards
+    yield f"{many_cards.BUSY} busy cards", busy
+    yield f"{many_cards.IDLE} idle cards", idle
+
+
 def boot_steps(results: Results) -> Iterator[Step]:
     """Two guests from the command to ACTIVE, once."""
 
@@ -110,7 +141,8 @@ def run(results: Results, repeats: int, quick: bool, progress: Progress) -> None
         rounds: list[list[Step]] = []
         for _ in range(repeats):
             rounds.append([*engine_steps(results), *guest_steps(runs, quick)])
-        boots = [step for _ in range(repeats) for step in boot_steps(results)]
+        # In a lab without guests: these have the processors for themselves.
+        boots = [step for _ in range(repeats) for step in (*boot_steps(results), *card_steps(results))]
         pace = Pace(progress, sum(map(len, rounds)) + len(boots))
         progress.say(
             f"{pace.total} runs and a breakdown; {_minutes(pace.total * STEP_S + repeats * BREAKDOWN_S)} in all"

@@ -103,7 +103,9 @@ GOALS: Final = (
     Goal(ENGINE, "datagram 64 B", 1, "M/s", engine_rate("DATAGRAM", 64)),
     Goal(ENGINE, "WRITE 64 KiB", 0.5, "of one copy", engine_copies(65536)),
     Goal(ENGINE, "WRITE 1 MiB", 0.8, "of one copy", engine_copies(1 << 20)),
-    Goal("engine alone", "two pairs of cards on two cores", 1.6, "x one pair", measured("pairs", "2")),
+    *(Goal("engine alone, two pairs of cards on two cores", f"WRITE {name}", 1.6, "x one pair",
+           measured("pairs", "2", str(size)))
+      for size, name in ((64, "64 B"), (4096, "4 KiB"), (65536, "64 KiB"), (1 << 20, "1 MiB"))),
     Goal("engine alone", "10,000 QPs in random order", 0.8, "x one QP",
          part_of(("qps", "engine", "10000", C), ("qps", "engine", "1", C))),
     *(Goal(GUESTS_PAIRED, f"{verb} 64 KiB", 100, "x", against_soft_roce(f"ib_{verb.lower()}_bw", 65536))

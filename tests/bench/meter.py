@@ -156,7 +156,7 @@ class Meter:
         for index, card in enumerate(self.rack.hcas):
             board = card.board
             put(board.bar0, "_emit", self._doorbells(index, board.bar0._emit))
-            put(board, "_turn", self._turns(index, board._turn))
+            put(board, "turn", self._turns(index, board.turn))
             put(card._gate, "write", self._payloads(card, card._gate.write))
 
     def _doorbells(self, index: int, emit: Callable[[Event], None]) -> Callable[[Event], None]:

@@ -24,7 +24,8 @@ UNITS: Final = {
     "guests": "as perftest: MiB/s, kmsg/s or us",
     "curve": "messages per second",
     "qps": "messages per second",
-    "cards": "messages per second",
+    "cards": "messages per second; fairness: least share of the mean; idle wait: ms; idle load: % of a processor",
+    "pairs": "times what one pair moves",
     "boot": "s",
 }
 

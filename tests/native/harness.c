@@ -1,6 +1,8 @@
 /* Random trains in guests' memory full of random rings, keys and sizes, for sanitizers to watch.
  *
- *     harness SEED ROUNDS
+ *     harness SEED ROUNDS [PAIRS THREADS]
+ *
+ * With PAIRS, so many pairs of machines have their trains side by side, run by THREADS threads and this one.
  *
  * Memory of each card is in pieces of their own, so that a byte too far is another object's. Half of what is random is
  * made right first and changed in a few places then. Prints how many messages went; exits with 1 if a train broke a
@@ -148,111 +150,180 @@ static void fill_receives(struct machine *machine, uint64_t ring, const uint32_t
     }
 }
 
-static int64_t play(void)
-{
+struct pair {
     struct machine near, far;
-    struct train train = {0};
-    uint32_t keys[8];
-    int64_t messages = 0;
+    struct train train;
+    uint32_t keys[8], number;
+    int64_t consumer;
+    int tries;
+};
 
-    start(&near, UINT64_C(0x100000));
-    start(&far, rarely(2) ? UINT64_C(0x7FFFFFFF0000) : UINT64_C(0x200000));
+enum { TRIES = 20, MOST_PAIRS = 16 };
+
+static void set_up(struct pair *pair)
+{
+    struct machine *near = &pair->near, *far = &pair->far;
+    struct train *train = &pair->train;
+    uint32_t *keys = pair->keys;
+
+    memset(pair, 0, sizeof(*pair));
+    start(near, UINT64_C(0x100000));
+    start(far, rarely(2) ? UINT64_C(0x7FFFFFFF0000) : UINT64_C(0x200000));
     for (uint32_t index = 0; index < 8; index++)
-        keys[index] = add_key(index < 4 ? &near : &far, 0x40 + index);
-    train.near_qpn = train.far_qpn = 0x77;
-    train.near_pd = train.far_pd = 1;
-    train.log_mtu = 8 + (int64_t)(chance() % 5);
-    train.message_max = 1 << 30;
-    train.has_grh = rarely(2);
-    train.inline_read = (int64_t[]){0, 32, 64}[chance() % 3];
-    train.inline_receive = (int64_t[]){0, 32, 64}[chance() % 3];
-    train.sq_log = train.rq_log = RING_LOG;
-    train.scq_log = train.rcq_log = CQ_LOG;
-    train.scq_bytes = train.rcq_bytes = rarely(2) ? 64 : 128;
-    train.far_rights = rarely(20) ? (int64_t)(chance() & 0x1F) : 0x1F;
-    train.has_rq = !rarely(10);
-    train.rq_log_stride = rarely(20) ? (int64_t)(4 + chance() % 9) : STRIDE_LOG;
-    train.is_unreliable = rarely(4);
-    train.rq_pd = rarely(30) ? 9 : 1;
+        keys[index] = add_key(index < 4 ? near : far, 0x40 + index);
+    train->near_qpn = train->far_qpn = 0x77;
+    train->near_pd = train->far_pd = 1;
+    train->log_mtu = 8 + (int64_t)(chance() % 5);
+    train->message_max = 1 << 30;
+    train->has_grh = rarely(2);
+    train->inline_read = (int64_t[]){0, 32, 64}[chance() % 3];
+    train->inline_receive = (int64_t[]){0, 32, 64}[chance() % 3];
+    train->sq_log = train->rq_log = RING_LOG;
+    train->scq_log = train->rcq_log = CQ_LOG;
+    train->scq_bytes = train->rcq_bytes = rarely(2) ? 64 : 128;
+    train->far_rights = rarely(20) ? (int64_t)(chance() & 0x1F) : 0x1F;
+    train->has_rq = !rarely(10);
+    train->rq_log_stride = rarely(20) ? (int64_t)(4 + chance() % 9) : STRIDE_LOG;
+    train->is_unreliable = rarely(4);
+    train->rq_pd = rarely(30) ? 9 : 1;
     if (rarely(3)) {
-        train.rq_is_list = rarely(2);
-        train.rq_head = train.rq_is_list || rarely(2) ? NEXT_SEGMENT_SIZE : 0;
-        train.rq_next = (int64_t)(chance() % 16);
-        train.rq_limit = rarely(4) ? (int64_t)(chance() % 20) : 0;
+        train->rq_is_list = rarely(2);
+        train->rq_head = train->rq_is_list || rarely(2) ? NEXT_SEGMENT_SIZE : 0;
+        train->rq_next = (int64_t)(chance() % 16);
+        train->rq_limit = rarely(4) ? (int64_t)(chance() % 20) : 0;
     }
-    train.sq_addr = (int64_t)near.base;
-    train.sq_record = (int64_t)near.base + 0x8000;
-    train.scq_addr = (int64_t)near.base + 0xA000;
-    train.scq_record = (int64_t)near.base + 0x8040;
-    train.rq_addr = (int64_t)far.base;
-    train.rq_record = (int64_t)far.base + 0x8000;
-    train.rcq_addr = (int64_t)far.base + 0xA000;
-    train.rcq_record = (int64_t)far.base + 0x8040;
+    train->sq_addr = (int64_t)near->base;
+    train->sq_record = (int64_t)near->base + 0x8000;
+    train->scq_addr = (int64_t)near->base + 0xA000;
+    train->scq_record = (int64_t)near->base + 0x8040;
+    train->rq_addr = (int64_t)far->base;
+    train->rq_record = (int64_t)far->base + 0x8000;
+    train->rcq_addr = (int64_t)far->base + 0xA000;
+    train->rcq_record = (int64_t)far->base + 0x8040;
     if (rarely(3)) {
-        train.is_datagram = 1;
-        train.address_vector = (int64_t)(intptr_t)vector;
-        train.global_header = (int64_t)(intptr_t)header;
-        train.source_qpn = 0x77;
+        train->is_datagram = 1;
+        train->address_vector = (int64_t)(intptr_t)vector;
+        train->global_header = (int64_t)(intptr_t)header;
+        train->source_qpn = 0x77;
     }
     if (rarely(2)) {
         /* The same memory as a list of pages: in order, or wherever. */
-        near.ring = malloc(8 * 8);
-        far.ring = malloc(8 * 8);
+        near->ring = malloc(8 * 8);
+        far->ring = malloc(8 * 8);
         for (int page = 0; page < 8; page++) {
-            store64(near.ring + page * 8, rarely(20) ? somewhere(&near) : near.base + (uint64_t)page * 4096);
-            store64(far.ring + page * 8, rarely(20) ? somewhere(&far) : far.base + (uint64_t)page * 4096);
+            store64(near->ring + page * 8, rarely(20) ? somewhere(near) : near->base + (uint64_t)page * 4096);
+            store64(far->ring + page * 8, rarely(20) ? somewhere(far) : far->base + (uint64_t)page * 4096);
         }
-        train.sq_list = (int64_t)(intptr_t)near.ring;
-        train.rq_list = (int64_t)(intptr_t)far.ring;
-        train.sq_pages = train.rq_pages = rarely(10) ? 0 : 8;
-        train.sq_log_page = train.rq_log_page = 12;
-        train.sq_offset = rarely(10) ? 32704 : 0;
+        train->sq_list = (int64_t)(intptr_t)near->ring;
+        train->rq_list = (int64_t)(intptr_t)far->ring;
+        train->sq_pages = train->rq_pages = rarely(10) ? 0 : 8;
+        train->sq_log_page = train->rq_log_page = 12;
+        train->sq_offset = rarely(10) ? 32704 : 0;
         if (rarely(2)) {
-            train.scq_list = train.sq_list;
-            train.rcq_list = train.rq_list;
-            train.scq_pages = train.rcq_pages = 8;
-            train.scq_log_page = train.rcq_log_page = 12;
-            train.scq_offset = train.rcq_offset = 0x4000;
+            train->scq_list = train->sq_list;
+            train->rcq_list = train->rq_list;
+            train->scq_pages = train->rcq_pages = 8;
+            train->scq_log_page = train->rcq_log_page = 12;
+            train->scq_offset = train->rcq_offset = 0x4000;
         }
     }
     if (rarely(10))
-        train.sq_addr = (int64_t)somewhere(&near);
+        train->sq_addr = (int64_t)somewhere(near);
     if (rarely(10))
-        train.rcq_addr = (int64_t)(somewhere(&far) & ~UINT64_C(63));
+        train->rcq_addr = (int64_t)(somewhere(far) & ~UINT64_C(63));
     if (rarely(10))
-        train.rq_addr = (int64_t)somewhere(&far);
-    train.scq_ignores = rarely(10);
-    train.rcq_ignores = rarely(10);
-    train.sq_consumer = (int64_t)(chance() % 100000);
-    train.rq_consumer = (int64_t)(chance() % 100000);
-    train.scq_producer = train.scq_consumer = (int64_t)(chance() % 100000);
-    train.rcq_producer = train.rcq_consumer = (int64_t)(chance() % 100000);
-    fill_ring(&near, &far, near.base, (uint64_t)train.sq_consumer, 0x77, keys, train.is_datagram);
-    fill_receives(&far, far.base, keys);
-    store32(at(&near, near.base + 0x8004), (uint32_t)(train.sq_consumer + (int64_t)(chance() % 20)));
-    store32(at(&far, far.base + 0x8000), (uint32_t)(train.rq_consumer + 16));
-    for (int tries = 0; tries < 20; tries++) {
-        int64_t consumer = train.sq_consumer;
+        train->rq_addr = (int64_t)somewhere(far);
+    train->scq_ignores = rarely(10);
+    train->rcq_ignores = rarely(10);
+    train->sq_consumer = (int64_t)(chance() % 100000);
+    train->rq_consumer = (int64_t)(chance() % 100000);
+    train->scq_producer = train->scq_consumer = (int64_t)(chance() % 100000);
+    train->rcq_producer = train->rcq_consumer = (int64_t)(chance() % 100000);
+    fill_ring(near, far, near->base, (uint64_t)train->sq_consumer, 0x77, keys, train->is_datagram);
+    fill_receives(far, far->base, keys);
+    store32(at(near, near->base + 0x8004), (uint32_t)(train->sq_consumer + (int64_t)(chance() % 20)));
+    store32(at(far, far->base + 0x8000), (uint32_t)(train->rq_consumer + 16));
+}
 
-        train.wqe_budget = 64;
-        train.byte_budget = 1 << 20;
-        vhca_run_train(&train, near.card, far.card);
-        messages += train.messages;
-        if (train.messages < 0 || train.messages > 64 || train.sq_consumer < consumer ||
-            train.near_cqes > train.messages || train.far_cqes > train.messages || train.nops > train.messages ||
-            train.rq_next < 0 || train.rq_next >= 1 << RING_LOG || (train.has_invalidated && !train.messages) || train.stop < 0 || train.stop > 3) {
-            fprintf(stderr, "a train of %lld messages broke a rule\n", (long long)train.messages);
-            exit(1);
-        }
-        if (train.stop == TRAIN_EMPTY)
-            break;
-        /* What is unusual is for somebody else: here it is left out. */
-        train.sq_consumer++;
-        store32(at(&near, near.base + 0x8040), (uint32_t)train.scq_producer);
-        store32(at(&far, far.base + 0x8040), (uint32_t)train.rcq_producer);
+static void before(struct pair *pair)
+{
+    struct train *train = &pair->train;
+
+    pair->consumer = train->sq_consumer;
+    train->wqe_budget = 64;
+    train->byte_budget = 1 << 20;
+    train->time_ns = rarely(4) ? 100000 : 0;
+}
+
+/* Look at what a train has left behind, which is how many messages; false in `goes_on` if it was the last. */
+static int64_t behind(struct pair *pair, bool *goes_on)
+{
+    struct train *train = &pair->train;
+
+    if (train->messages < 0 || train->messages > 64 || train->sq_consumer < pair->consumer ||
+        train->near_cqes > train->messages || train->far_cqes > train->messages || train->nops > train->messages ||
+        train->rq_next < 0 || train->rq_next >= 1 << RING_LOG || (train->has_invalidated && !train->messages) || train->stop < 0 || train->stop > 3) {
+        fprintf(stderr, "a train of %lld messages broke a rule\n", (long long)train->messages);
+        exit(1);
     }
-    end(&near);
-    end(&far);
+    *goes_on = train->stop != TRAIN_EMPTY && ++pair->tries < TRIES;
+    /* What is unusual is for somebody else: here it is left out. */
+    train->sq_consumer++;
+    store32(at(&pair->near, pair->near.base + 0x8040), (uint32_t)train->scq_producer);
+    store32(at(&pair->far, pair->far.base + 0x8040), (uint32_t)train->rcq_producer);
+    return train->messages;
+}
+
+static void clear_up(struct pair *pair)
+{
+    end(&pair->near);
+    end(&pair->far);
+}
+
+static int64_t play(void)
+{
+    static struct pair pair;
+    int64_t messages = 0;
+    bool goes_on = true;
+
+    set_up(&pair);
+    while (goes_on) {
+        before(&pair);
+        vhca_run_train(&pair.train, pair.near.card, pair.far.card);
+        messages += behind(&pair, &goes_on);
+    }
+    clear_up(&pair);
+    return messages;
+}
+
+/* Some pairs at once; whoever is ready before others has another pair in its place, so that they never wait in step. */
+static int64_t play_together(int count)
+{
+    static struct pair pairs[MOST_PAIRS];
+    int64_t messages = 0;
+
+    for (int index = 0; index < count; index++)
+        set_up(&pairs[index]);
+    for (int tries = 0; tries < TRIES; tries++) {
+        for (int index = 0; index < count; index++) {
+            before(&pairs[index]);
+            pairs[index].number = vhca_train_begin(&pairs[index].train, pairs[index].near.card, pairs[index].far.card);
+        }
+        for (int step = 0; step < count; step++) {
+            /* In any order: one that nobody has begun is run by who ends it. */
+            struct pair *pair = &pairs[tries & 1 ? step : count - 1 - step];
+            bool goes_on;
+
+            vhca_train_end(pair->number);
+            messages += behind(pair, &goes_on);
+            if (!goes_on) {
+                clear_up(pair);
+                set_up(pair);
+            }
+        }
+    }
+    for (int index = 0; index < count; index++)
+        clear_up(&pairs[index]);
     return messages;
 }
 
@@ -260,10 +331,13 @@ int main(int argc, char **argv)
 {
     int64_t messages = 0;
     long rounds = argc > 2 ? atol(argv[2]) : 1000;
+    int pairs = argc > 3 ? atoi(argv[3]) : 0;
 
     state = (argc > 1 ? strtoull(argv[1], NULL, 0) : 1) * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    if (argc > 4)
+        vhca_crew((uint32_t)atoi(argv[4]));
     for (long round = 0; round < rounds; round++)
-        messages += play();
+        messages += pairs ? play_together(pairs < MOST_PAIRS ? pairs : MOST_PAIRS) : play();
     printf("%lld messages in %ld rounds\n", (long long)messages, rounds);
     return 0;
 }

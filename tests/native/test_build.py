@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from firmware.native import declarations
-from tests.native.__main__ import build
+from tests.native.__main__ import CREW, MEMORY, PAIRS, THREADS, build
 from vhca.native import NativeError, choice, compiler, library
 from vhca.native import build as builder
 from vhca.native.build import KEPT
@@ -144,3 +144,15 @@ def test_random_trains_touch_nothing_that_is_not_theirs(tmp_path: Path) -> None:
     done = subprocess.run([program, "3", "2000"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:2000]
     assert int(done.stdout.split()[0]) > 500
+
+
+@pytest.mark.parametrize("sanitizers", [MEMORY, THREADS])
+def test_threads_share_nothing(tmp_path: Path, sanitizers: tuple[str, ...]) -> None:
+    """Pairs of cards side by side, on several threads; what TSan finds makes it end with another status."""
+    try:
+        program = build(tmp_path, sanitizers)
+    except (NativeError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no compiler with sanitizers here: {error}")
+    done = subprocess.run([program, "3", "20", str(PAIRS), str(CREW)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
+    assert int(done.stdout.split()[0]) > 100

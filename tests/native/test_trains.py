@@ -8,6 +8,7 @@ import pytest
 from firmware.model.counters import Count, CountOf, Outcome
 from firmware.model.objects import MODE_KLM
 from firmware.model.qp import ERR, RTS
+from firmware.model.segment import SEGMENT_COST_BYTES, TRAIN_BYTE_BUDGET
 from firmware.native.library import loaded
 from firmware.transport.conversation import Opened
 from tests.scenario.world import BASE, FOREVER_NS, CompletionQueue, End, World, packed_klms, pair
@@ -17,7 +18,7 @@ from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.qpc import OptParam
-from vhca.wire.connectx.wqe import WqeOpcode
+from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 
 pytestmark = pytest.mark.skipif(not loaded().there, reason=f"no engine in C: {loaded().reason}")
 
@@ -233,9 +234,10 @@ def test_a_train_ends_where_others_have_their_turn() -> None:
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=number == 59)
     world.settle()
     assert a.card.hca.count[Count.TRAIN_MESSAGES] == 60
-    big = a.buffer(1 << 19), b.buffer(1 << 19)
+    size = TRAIN_BYTE_BUDGET >> 1
+    big = a.buffer(size), b.buffer(size)
     for number in range(5):
-        a.write(big[0], 1 << 19, big[1], b.card.key, ring=number == 4)
+        a.write(big[0], size, big[1], b.card.key, ring=number == 4)
     # A step's worth of bytes each: two, two, one.
     assert a.card.hca.count[Count.TRAIN_MESSAGES] == 62
     assert world.a.turn()
@@ -243,6 +245,23 @@ def test_a_train_ends_where_others_have_their_turn() -> None:
     assert world.a.turn()
     assert a.card.hca.count[Count.TRAIN_MESSAGES] == 65
     assert not world.a.turn()
+
+
+def test_long_lists_make_a_train_short() -> None:
+    """A guest chooses how many pieces a message has: a step has so many of them at most."""
+    world = World()
+    a, b = End(world.a, log_sq=12), End(world.b)
+    a.connect(b)
+    b.connect(a)
+    world.lay_rails()
+    pieces = 30
+    segments = RaddrSegment(raddr=b.buffer(64), rkey=b.card.key).to_bytes() + a.sge(a.buffer(64), 1) * pieces
+    for number in range(400):
+        a.post(WqeOpcode.RDMA_WRITE, segments, ce=0, ring=number == 399)
+    assert trains(a) == 1
+    assert 200 < a.card.hca.count[Count.TRAIN_MESSAGES] <= TRAIN_BYTE_BUDGET // (SEGMENT_COST_BYTES * pieces)
+    world.settle()
+    assert a.card.hca.count[Count.TRAIN_MESSAGES] == 400
 
 
 def test_a_destroyed_queue_pair_is_not_kept_by_its_peer() -> None:

@@ -65,6 +65,11 @@ class Rails:
     def step(self, run: Callable[[Effects], None]) -> None:
         self._card.step(run)
 
+    parted = False
+
+    def set_apart(self, finish: Callable[[Effects], None], most: int) -> bool:
+        return False
+
 
 class World:
     """Two cards `a` and `b`; packets wait on the wire until :meth:`run` delivers them in order."""

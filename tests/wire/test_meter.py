@@ -107,7 +107,7 @@ def test_nothing_of_it_is_left(rack: Rack, ends: list[End]) -> None:
     card = rack.hcas[0]
 
     def touched() -> list[object]:
-        return [rack.loop._epoll, loaded().lib, card.board.bar0._emit, card.board._turn, card._gate.write]
+        return [rack.loop._epoll, loaded().lib, card.board.bar0._emit, card.board.turn, card._gate.write]
 
     before = touched()
     meter = Meter(rack, SIZE)

@@ -19,6 +19,7 @@ from vhca.chip.command_queue import CommandQueue, Fetch
 from vhca.chip.counters import BoardCount
 from vhca.chip.device_memory import DeviceMemory
 from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
+from vhca.chip.rounds import Rounds
 from vhca.counting import shown
 from vhca.hw.effects import (
     CommandDone,
@@ -98,14 +99,17 @@ class Cable(Protocol):
 class _Through:
     """See :class:`vhca.hw.hardware.Through`."""
 
-    def __init__(self, passage: Passage, board: "Board", port: int) -> None:
+    def __init__(self, passage: Passage, near: "Board", board: "Board", port: int) -> None:
         self._passage = passage
+        self._near = near
         self._board = board
         self.port = port
 
     @property
     def firmware(self) -> Firmware:
-        """The program of the other board at this moment."""
+        """The program of the other board at this moment; what is set apart there is over."""
+        if self._board.apart:
+            self._board.rounds.join()
         return self._board.firmware
 
     def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
@@ -122,6 +126,16 @@ class _Through:
     def step(self, run: Callable[[Effects], None]) -> None:
         """See :class:`vhca.hw.hardware.Through`."""
         self._board.step(run)
+
+    def set_apart(self, finish: Callable[[Effects], None], most: int) -> bool:
+        """See :class:`vhca.hw.hardware.Through`."""
+        near, far = self._near, self._board
+        return near.rounds is far.rounds and near.rounds.set_apart(near, far, lambda: near.step(finish), most)
+
+    @property
+    def parted(self) -> bool:
+        """See :class:`vhca.hw.hardware.Through`."""
+        return self._near.rounds.parted
 
 
 class _Socket:
@@ -150,9 +164,12 @@ class Board:
     """One card. `memory` is its DMA engine, `raise_irq(vector)` its MSI-X, `defer` runs a call after what is under way.
 
     `memory_limit` says how many bytes of this process the card's objects may take, `rests` whether it leaves its host's
-    memory alone for now, since waiting for that kept others waiting: no step is asked of it then.
+    memory alone for now, since waiting for that kept others waiting: no step is asked of it then. `rounds` are those of
+    the rack, in which `stand_in_line` gets the board its next turn; a board without has rounds of its own.
 
     Cables are plugged in with :meth:`plug`.
+
+    :ivar apart: it takes part in work that is set apart (:mod:`vhca.chip.rounds`).
     """
 
     def __init__(
@@ -166,9 +183,14 @@ class Board:
         defer: Callable[[Callable[[], None]], None],
         memory_limit: Callable[[], int] = lambda: MEMORY_LIMIT_BYTES,
         rests: Callable[[], bool] = lambda: False,
+        rounds: Rounds | None = None,
+        stand_in_line: Callable[["Board"], None] | None = None,
     ) -> None:
         self.rests = rests
         self.name = name
+        self.apart = False
+        self.rounds = rounds if rounds is not None else Rounds(defer, clock.now_ns)
+        self._stand_in_line = stand_in_line if stand_in_line is not None else self.rounds.ask
         self.info = info
         self.count: Counter[BoardCount] = Counter()
         self.dead = False
@@ -249,6 +271,8 @@ class Board:
             self._waiting.append(lambda: self.reset(reason))
             self._ask_for_turn()
             return
+        if self.apart:
+            self.rounds.join()
         self.log.info("reset: %s", reason)
         self.segment.reset()
         self.bar0.reset()
@@ -314,6 +338,8 @@ class Board:
 
     def _step(self, run: Callable[[Effects], None]) -> None:
         """One step of the firmware; no other begins before its effects are carried out."""
+        if self.apart:
+            self.rounds.join()
         effects: Effects = []
         self._busy = True
         try:
@@ -341,7 +367,7 @@ class Board:
         return self._busy
 
     def step(self, run: Callable[[Effects], None]) -> None:
-        """A step that the program of another board asks for, which works on both."""
+        """A step that the program of another board asks for, or of what was set apart, which work on both."""
         self._step(run)
 
     def _through(self, number: int, route: Route, back: Route) -> Through | None:
@@ -352,15 +378,18 @@ class Board:
         passage, far = found
         board = far.card
         # Cards have one port each.
-        return _Through(passage, board, 1) if isinstance(board, Board) and board is not self else None
+        return _Through(passage, self, board, 1) if isinstance(board, Board) and board is not self else None
 
     def _ask_for_turn(self) -> None:
         if not self._turn_waits:
             self._turn_waits = True
-            self._defer(self._turn)
+            self._stand_in_line(self)
 
-    def _turn(self) -> None:
-        """The card's turn: packets, commands and the firmware's own work in rotation, until the time is up."""
+    def turn(self) -> None:
+        """The card's turn: packets, commands and the firmware's own work in rotation, until the time is up.
+
+        Nor does it go on while something is set apart, so that those boards have their next turn soon.
+        """
         try:
             again = self._pieces()
         finally:
@@ -394,7 +423,7 @@ class Board:
                 worked = True
                 self._step(lambda effects: self.firmware.step(now_ns(), effects))
                 waiting = not self.dead and self.firmware.waiting()
-            if not worked or now_ns() >= end:
+            if not worked or self.rounds.parted or now_ns() >= end:
                 break
         return bool(waiting or self._waiting or self._inbox or self._command_doorbells or self._fetching is not None)
 

@@ -14,6 +14,7 @@ from typing import Final
 from vhca.chip.board import Board, Cable
 from vhca.chip.counters import BoardCount
 from vhca.chip.rack_config import CardConfig
+from vhca.chip.rounds import Rounds
 from vhca.hw.hardware import BoardInfo, FirmwareImage
 from vhca.hw.memory import DmaError, Span
 from vhca.pci import (
@@ -213,6 +214,7 @@ class Card:
         loop: Loop,
         image: FirmwareImage,
         on_power: Callable[[bool], None],
+        rounds: Rounds,
     ) -> None:
         self.name = name
         self.config = config
@@ -233,10 +235,13 @@ class Card:
             self._later,
             self._limit_memory,
             lambda: self.server.rest_s() > 0,
+            rounds,
+            self._stand_in_line,
         )
         self.function = CardFunction(self._space, self.board, self._config_written, self._reset)
         self.server.device = self.function
         self._loop = loop
+        self._rounds = rounds
         self.board.stirred = partial(loop.stir, self)
         loop.stir(self)
 
@@ -266,12 +271,20 @@ class Card:
         self.board.run_timers(now_ns)
 
     def _later(self, call: Callable[[], None]) -> None:
-        """A turn for the board: soon, or when it has rested."""
+        """After what is under way, or when the card has rested."""
         rest_s = self.server.rest_s()
         if rest_s:
             self._loop.call_later(rest_s, call)
         else:
             self._loop.call_soon(call)
+
+    def _stand_in_line(self, board: Board) -> None:
+        """A turn for the board: soon, or when it has rested."""
+        rest_s = self.server.rest_s()
+        if rest_s:
+            self._loop.call_later(rest_s, lambda: self._rounds.ask(board))
+        else:
+            self._rounds.ask(board)
 
     def plug(self, port: int, cable: Cable) -> None:
         """Connect a port (1-based) to the fabric."""

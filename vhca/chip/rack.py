@@ -20,6 +20,7 @@ from vhca.chip.control import SOCKET_NAME, ControlSocket
 from vhca.chip.live_fabric import LiveFabric
 from vhca.chip.orders import Orders, refusal
 from vhca.chip.rack_config import CardConfig, RackConfig
+from vhca.chip.rounds import Rounds
 from vhca.fabric.capture import Capture
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.topology import Node, TopologyError
@@ -95,6 +96,7 @@ class Rack:
             raise RackError(f"{len(wanted)} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
         self.directory = Path(directory)
         self.loop = Loop(RealClock())
+        self._rounds = Rounds(self.loop.call_soon, self.loop.clock.now_ns)
         self._subnet = Fabric(
             self.loop.call_soon,
             self.loop.clock,
@@ -136,7 +138,13 @@ class Rack:
         try:
             # The link partner notices the power of the card, after what is under way.
             card = Card(
-                name, config, path, self.loop, image, lambda on: self.loop.call_soon(lambda: port.set_enabled(on))
+                name,
+                config,
+                path,
+                self.loop,
+                image,
+                lambda on: self.loop.call_soon(lambda: port.set_enabled(on)),
+                self._rounds,
             )
         except UnfitBoard as error:
             raise RackError(f"{name}: {error}") from error

@@ -76,6 +76,20 @@ class Through(Protocol):
         """Let the other program do something, and carry out its effects."""
         ...
 
+    def set_apart(self, finish: Callable[[Effects], None], most: int) -> bool:
+        """Ask that nothing is done by or to both cards until `finish`, a step of this one, is run.
+
+        That is soon, and before anything that could tell the difference. True: it will be, so that what concerns both
+        may be done in another thread meanwhile, and this step ends. False: no other card has something to do now, or
+        `most` others have set something apart.
+        """
+        ...
+
+    @property
+    def parted(self) -> bool:
+        """True while something of other cards is set apart: this step may take as long as that."""
+        ...
+
 
 class Hardware(Protocol):
     """What the firmware may use: guest memory, the card's own memory (by offset in BAR0), identity, a trace."""

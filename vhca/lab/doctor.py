@@ -238,7 +238,8 @@ def _engine() -> Finding:
         # The program of the cards is loaded by name. What is not compiled yet, is now.
         found = import_module("firmware.native.library").loaded()
         if found.there:
-            return Finding(Level.OK, "engine", f"in C, compiled by {' '.join(compiler())}: {found.reason}")
+            where = f"on {found.crew + 1} cores" if found.crew else "on one core"
+            return Finding(Level.OK, "engine", f"in C, {where}, compiled by {' '.join(compiler())}: {found.reason}")
         why = found.reason
     except NativeError as error:
         why = str(error)

@@ -16,9 +16,22 @@ def choice() -> str:
     return wanted
 
 
+def cores() -> int:
+    """How many cores a rack's cards may use at once: `$VHCA_CORES`, or all that this process may run on.
+
+    :raises NativeError: it is set to something else than a number from 1 on.
+    """
+    wanted = os.environ.get("VHCA_CORES", "")
+    if not wanted:
+        return len(os.sched_getaffinity(0))
+    if not wanted.isdecimal() or not int(wanted):
+        raise NativeError(f"VHCA_CORES={wanted}: a number from 1 on\n  -> unset it for all cores that there are")
+    return int(wanted)
+
+
 def sources_of(module_file: str) -> Path:
     """The folder with the C files of a module: `src` beside it."""
     return Path(module_file).parent / "src"
 
 
-__all__ = ["NativeError", "choice", "compiler", "library", "sources_of"]
+__all__ = ["NativeError", "choice", "compiler", "cores", "library", "sources_of"]

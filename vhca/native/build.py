@@ -19,7 +19,7 @@ from typing import Final
 
 from vhca.folders import default_root
 
-FLAGS: Final = ("-std=c11", "-O3", "-fPIC", "-shared", "-fno-strict-aliasing")
+FLAGS: Final = ("-std=c11", "-O3", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing")
 COMPILERS: Final = ("cc", "gcc", "clang")
 PACKAGE: Final = "ziglang"
 TIMEOUT_S: Final = 120

@@ -118,7 +118,8 @@ static enum outcome execute_large_send(struct run *run, struct message *message)
             break;
         }
         run->bytes -= (int64_t)size + BURST_COST_BYTES;
-        if (run->wqes-- <= 0 || run->bytes <= 0)
+        run->wqes--;
+        if (is_over(run))
             return FINE;
     }
     train->lso_done = 0;

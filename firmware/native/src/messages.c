@@ -23,6 +23,7 @@ static enum outcome take_segments(struct run *run, struct message *message, cons
         uint32_t size = load32(at + DATA_SEGMENT_BYTE_COUNT_AT);
         enum outcome outcome;
 
+        run->cost += SEGMENT_COST_BYTES;
         if (size & INLINE_FLAG) {
             size &= ~INLINE_FLAG;
             outcome = write ? MALFORMED : take_inline(message, at + INLINE_HEADER, size, (uint64_t)(end - at) - INLINE_HEADER);
@@ -221,6 +222,7 @@ enum outcome take_scatter_list(struct run *run, const uint8_t *raw, uint64_t len
         uint32_t key = load32(raw + DATA_SEGMENT_LKEY_AT);
         enum outcome outcome;
 
+        run->cost += SEGMENT_COST_BYTES;
         if (!size && key == TERMINATOR_LKEY)
             break;
         size &= 0x7FFFFFFF;

@@ -43,14 +43,20 @@ struct run {
     uint64_t waiting;
     /* Of a linked list of receives: the one behind the one that was looked at. */
     uint16_t next_receive;
-    /* What is left of the budget: work requests or datagrams, and bytes. */
-    int64_t wqes, bytes;
+    /* What is left of the budget: work requests or datagrams, and bytes. Of a train that ends by the clock, at `end`, what
+     * is left until the next look at it. */
+    int64_t wqes, bytes, end;
+    /* Of the message at hand, for the lists that it takes to walk: in bytes, as the budget is. */
+    int64_t cost;
 };
 
 static inline bool is_a_send(uint8_t opcode)
 {
     return opcode == WQE_SEND || opcode == WQE_SEND_IMM || opcode == WQE_SEND_INVAL;
 }
+
+/* Tell whether it is the next one's turn: the budget is spent, or the time is up. */
+bool is_over(struct run *run);
 
 /* Copy the WQE at the consumer's index out of the ring, and take it apart. */
 enum outcome take_wqe(struct run *run, struct message *message);

@@ -5,7 +5,23 @@
  * completed before the next one is looked at. What needs more than that (no receive is posted, a key that is not
  * granted, lists of keys, an operation that is not here) is left where it is, untouched, for the engine in Python.
  */
+#define _POSIX_C_SOURCE 200809L
+#include "clock.h"
 #include "messages.h"
+
+/* Messages, and bytes, between two looks at the clock. */
+enum { LOOK_MESSAGES = 16, LOOK_BYTES = 1 << 18 };
+
+bool is_over(struct run *run)
+{
+    if (run->wqes > 0 && run->bytes > 0)
+        return false;
+    if (!run->end || now_ns() >= run->end)
+        return true;
+    run->wqes = LOOK_MESSAGES;
+    run->bytes = LOOK_BYTES;
+    return false;
+}
 
 static uint64_t packets_of(const struct train *train, uint64_t length)
 {
@@ -269,8 +285,9 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
     run.waiting = (load_record(run.send_record) - (uint64_t)train->sq_consumer) & 0xFFFF;
     if (run.waiting > run.sends.mask + 1)
         run.waiting = run.sends.mask + 1;
-    run.wqes = train->wqe_budget;
-    run.bytes = train->byte_budget;
+    run.end = train->time_ns ? now_ns() + train->time_ns : 0;
+    run.wqes = run.end ? LOOK_MESSAGES : train->wqe_budget;
+    run.bytes = run.end ? LOOK_BYTES : train->byte_budget;
     for (;;) {
         enum outcome outcome;
 
@@ -279,10 +296,11 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
             break;
         }
         /* A key that was taken back is known to all only behind the train. */
-        if (run.wqes-- <= 0 || run.bytes <= 0 || train->has_invalidated) {
+        if (train->has_invalidated || is_over(&run)) {
             train->stop = TRAIN_BUDGET;
             break;
         }
+        run.cost = 0;
         outcome = execute(&run, &message);
         train->outcome = outcome;
         if (outcome != FINE) {
@@ -293,7 +311,8 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
             train->stop = TRAIN_BUDGET;
             break;
         }
-        run.bytes -= (int64_t)message.length + BURST_COST_BYTES;
+        run.wqes--;
+        run.bytes -= (int64_t)message.length + BURST_COST_BYTES + run.cost;
         train->messages++;
         train->sq_consumer += message.blocks;
         run.waiting -= message.blocks;

@@ -7,6 +7,7 @@ import pytest
 from vhca.chip.board import _Through
 from vhca.chip.card import Card, load_firmware
 from vhca.chip.rack_config import CardConfig
+from vhca.chip.rounds import Rounds
 from vhca.sim.clock import VirtualClock
 from vhca.sim.loop import Loop
 from vhca.wire.packet import RC, SEND, Packet, Route
@@ -17,7 +18,8 @@ REST_S = 0.25
 def test_a_card_that_rests_has_neither_turns_nor_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock(1_000_000_000)
     loop = Loop(clock)
-    card = Card("h0", CardConfig(), tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None)
+    rounds = Rounds(loop.call_soon, clock.now_ns)
+    card = Card("h0", CardConfig(), tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None, rounds)
     board = card.board
     monkeypatch.setattr(board, "next_deadline", lambda: clock.now_ns() - 1)
     ticks: list[int] = []
@@ -48,8 +50,9 @@ def test_no_train_is_run_to_a_card_that_rests(tmp_path: Path, monkeypatch: pytes
             raise AssertionError
 
     loop = Loop(VirtualClock(1_000_000_000))
-    card = Card("h0", CardConfig(), tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None)
-    way = _Through(Open(), card.board, 1)
+    rounds = Rounds(loop.call_soon, loop.clock.now_ns)
+    card = Card("h0", CardConfig(), tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None, rounds)
+    way = _Through(Open(), card.board, card.board, 1)
     assert way.is_open(256)
     monkeypatch.setattr(card.server, "rest_s", lambda: REST_S)
     assert not way.is_open(256)

@@ -110,6 +110,7 @@ def test_how_the_kernel_is_entered_is_said(
 def test_which_engine_there_is_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("VHCA_ENGINE", raising=False)
     monkeypatch.setenv("VHCA_CACHE", str(tmp_path))
+    monkeypatch.setenv("VHCA_CORES", "3")
     try:
         for compiler, level in (("/nowhere/cc", Level.WARN), ("cc", Level.OK)):
             loaded.cache_clear()
@@ -119,5 +120,10 @@ def test_which_engine_there_is_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp
             finding = doctor._engine()
             assert finding.level == level
             assert (compiler if level == Level.WARN else str(tmp_path)) in finding.detail
+            if level == Level.OK:
+                assert "on 3 cores" in finding.detail
+                monkeypatch.setenv("VHCA_CORES", "1")
+                loaded.cache_clear()
+                assert "on one core" in doctor._engine().detail
     finally:
         loaded.cache_clear()
