@@ -5,7 +5,6 @@ halves acts on its second half.
 """
 
 import logging
-import struct
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -20,6 +19,7 @@ from vhca.wire.connectx.init_segment import (
     UAR_SQ_RECORDLESS,
     CqArmDoorbell,
     EqUpdateDoorbell,
+    SendDoorbell,
 )
 
 log = logging.getLogger(__name__)
@@ -28,8 +28,7 @@ log = logging.getLogger(__name__)
 SQ_HALF_MASK: Final = 0xFF
 # Halves that wait for their other half: as many as processors may be at it, not one for each register of the BAR.
 MOST_HALVES: Final = 1024
-SQ_DOORBELL_BYTES: Final = 8
-_SQ: Final = struct.Struct(">II").unpack_from
+_SQ: Final = SendDoorbell.unpacker("opmod_idx_opcode", "qpn_ds")
 _CQ_ARM: Final = CqArmDoorbell.unpacker("cmd", "ci", "cqn")
 _EQ_UPDATE: Final = EqUpdateDoorbell.unpacker("eqn", "ci")
 
@@ -87,7 +86,7 @@ class Bar0:
         size = len(data)
         if uar < self._first_uar:
             self.ignored_writes += 1
-        elif size == SQ_DOORBELL_BYTES and inner >= UAR_BLUE_FLAME and not inner & SQ_HALF_MASK:
+        elif size == SendDoorbell.SIZE and inner >= UAR_BLUE_FLAME and not inner & SQ_HALF_MASK:
             self._ring_sq(uar, data)
         elif inner >= UAR_BLUE_FLAME:
             self._wide(offset, inner & SQ_HALF_MASK, uar, data, self._ring_sq)

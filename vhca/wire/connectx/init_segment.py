@@ -116,6 +116,13 @@ class HealthSyndrome(IntEnum):
     FIRMWARE_ERROR = 1
 
 
+class SendDoorbell(Layout, size=8):
+    """Write to a send register: the first two dwords of the control segment of the WQE that is rung for."""
+
+    opmod_idx_opcode: int = u32(0x000)
+    qpn_ds: int = u32(0x004)
+
+
 class CqArmDoorbell(Layout, size=8):
     """Write to `UAR_CQ_ARM`; `cmd` is 0 for the next completion, 1 for the next solicited one."""
 
