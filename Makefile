@@ -56,11 +56,12 @@ spelling: $(STAMP) ## codespell
 links: $(STAMP) ## links between the pages of the documentation
 	$(BIN)/python tests/check_docs.py
 
-pages: $(STAMP) ## docs/formats, docs/imports.md, docs/qp-states.md and docs/counters.md are what the code says
+pages: $(STAMP) ## docs/formats, docs/imports.md, docs/qp-states.md and docs/counters.md are what the code says; docs/speed.md what a run said
 	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats --check
 	$(BIN)/python -m tests.import_graph docs/imports.md --check
 	$(BIN)/python -m tests.lifecycle_page docs/qp-states.md --check
 	$(BIN)/python -m tests.counters_page docs/counters.md --check
+	$(BIN)/python -m tests.bench.page docs/speed.json docs --check
 
 imports-page: $(STAMP) ## write docs/imports.md anew
 	$(BIN)/python -m tests.import_graph docs/imports.md

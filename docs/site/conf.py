@@ -32,7 +32,7 @@ _BAR = {
     "Use": "tutorials lessons runs ci kernel-debugging host limits museum",
     "Library": "api fabric vfio-user counters formats/README",
     "Inside": "architecture how-a-write-travels qp-states decisions security fuzzing mutants imports",
-    "Evidence": "validation/* conformance/*",
+    "Evidence": "speed validation/* conformance/*",
 }
 
 

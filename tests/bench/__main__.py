@@ -10,6 +10,7 @@ plots in `index.html`. `--quick` runs everything once, and less of it: whether i
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from firmware.native.library import loaded
-from tests.bench import bench_boot, bench_breakdown, bench_cores, bench_engine, goals, many_cards, page
+from tests.bench import bench_boot, bench_breakdown, bench_cores, bench_engine, goals, host_runs, many_cards, page
 from tests.bench.bench_fairness import server, watch
 from tests.bench.guest_runs import GuestRuns, Step
 from tests.bench.results import PYTHON, C, Results, this_machine
@@ -143,7 +144,8 @@ def run(results: Results, repeats: int, quick: bool, progress: Progress) -> None
             rounds.append([*engine_steps(results), *guest_steps(runs, quick)])
         # In a lab without guests: these have the processors for themselves.
         boots = [step for _ in range(repeats) for step in (*boot_steps(results), *card_steps(results))]
-        pace = Pace(progress, sum(map(len, rounds)) + len(boots))
+        alone = [*host_runs.steps(results, repeats, quick)]
+        pace = Pace(progress, sum(map(len, rounds)) + len(boots) + len(alone))
         progress.say(
             f"{pace.total} runs and a breakdown; {_minutes(pace.total * STEP_S + repeats * BREAKDOWN_S)} in all"
         )
@@ -156,7 +158,7 @@ def run(results: Results, repeats: int, quick: bool, progress: Progress) -> None
             breakdown = bench_breakdown.run(lab, BREAKDOWN_ROUNDS, repeats, progress)
             for engine, all_ in breakdown.items():
                 results.breakdown.setdefault(engine, []).extend(one.to_json() for one in all_)
-    for name, call in boots:
+    for name, call in (*alone, *boots):
         pace.step(name, call)
 
 
@@ -180,14 +182,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     repeats = options.repeats or (1 if options.quick else 5)
     begin = time.monotonic()
     results = Results.from_json(place.read_text()) if options.add and place.exists() else Results()
-    before = results.machine
+    before, load = results.machine, round(os.getloadavg()[0], 1)
     failure = None
     try:
         run(results, repeats, options.quick, Progress())
     except (LabError, subprocess.SubprocessError) as error:
         # What there is until then is worth a look.
         failure = error
-    results.machine["repeats"] = repeats + before.get("repeats", 0)
+    results.machine["load before"] = max(load, before.get("load before", 0))
+    results.machine["repeats"] = (repeats if failure is None else 0) + before.get("repeats", 0)
     results.machine["minutes"] = round((time.monotonic() - begin) / 60 + before.get("minutes", 0), 1)
     results.save(place)
     (options.out / "index.html").write_text(page.html(results))

@@ -26,7 +26,8 @@ from vhca.lab import aligned
 
 WHO: Final = ((C, "card, C", 0), (PYTHON, "card, Python", 1), (SOFT, "Soft-RoCE", 2))
 CASES: Final = ("WRITE", "SEND", "READ", "ATOMIC", "DATAGRAM")
-README_TABLE: Final = re.compile(r"```text\nprogram\b.*?```", re.DOTALL)
+README_TABLE: Final = re.compile(r"\(`make bench`; medians of \w+\):\n\n```text\n.*?```", re.DOTALL)
+BUSY: Final = "The machine had other work at the time: these figures show what the bench prints, and are no claim."
 Grid = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
@@ -91,6 +92,12 @@ def races(results: Results) -> Grid:
     return ("program", "size", "card, engine in C", "Soft-RoCE", "card is better by"), rows
 
 
+def failures(results: Results) -> list[str]:
+    """What has to be said beside the table."""
+    count = len(results.samples.get(f"failed/{SOFT}", ()))
+    return [f"Runs on Soft-RoCE that ended with an error and were tried again: {count}.", ""] if count else []
+
+
 def engines(results: Results) -> Grid:
     """The engine alone."""
     rows = []
@@ -142,11 +149,13 @@ def markdown(results: Results) -> str:
         f"One run of `make bench` on one machine: medians of {results.machine.get('repeats')} samples each.  Ratios"
         " travel, absolute numbers do not.",
         "The page is made of [the samples](speed.json) by `python -m tests.bench.page`.", "",
+        *([f"**{BUSY}**", ""] if results.busy else []),
         *_markdown_table((("machine", ""), [(name, str(value)) for name, value in results.machine.items()])),
         "## Goals", "",
         *_markdown_table((goals.HEADER, goals.rows(results))),
         "## Against Soft-RoCE, in the same two guests", "",
         *_markdown_table(races(results)),
+        *failures(results),
     ]  # fmt: skip
     for name, chart in charts(results).items():
         lines += [f"![{chart.title}](images/speed-{name}.svg)", ""]
@@ -196,9 +205,11 @@ def _html_table(grid: Grid) -> list[str]:
 
 def html(results: Results) -> str:
     """The page for a browser, pictures in it."""
-    body = ["<h1>Speed</h1>", *_html_table((("machine", ""), [(k, str(v)) for k, v in results.machine.items()]))]
+    body = ["<h1>Speed</h1>", *([f"<p><b>{BUSY}</b></p>"] if results.busy else [])]
+    body += _html_table((("machine", ""), [(name, str(value)) for name, value in results.machine.items()]))
     body += ["<h2>Goals</h2>", *_html_table((goals.HEADER, goals.rows(results)))]
     body += ["<h2>Against Soft-RoCE, in the same two guests</h2>", *_html_table(races(results))]
+    body += [f"<p>{line}</p>" for line in failures(results) if line]
     body += [chart.svg() for chart in charts(results).values()]
     body += ["<p>Dots are medians, bars reach from the least to the most.</p>"]
     body += ["<h2>The engine alone</h2>", *_html_table(engines(results))]
@@ -211,9 +222,12 @@ def html(results: Results) -> str:
 
 
 def readme(results: Results, text: str) -> str:
-    """The README with the table of races of these results."""
-    table = "\n".join(["```text", *aligned(*races(results)), "```"])
-    return README_TABLE.sub(lambda _: table, text, count=1)
+    """The README with the table of races of these results, unless a busy machine made them."""
+    if results.busy:
+        return text
+    table = "\n".join(aligned(*races(results)))
+    said = f"(`make bench`; medians of {results.machine['repeats']}):\n\n```text\n{table}\n```"
+    return README_TABLE.sub(lambda _: said, text, count=1)
 
 
 def files(results: Results, folder: Path) -> dict[str, str]:

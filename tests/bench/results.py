@@ -26,7 +26,10 @@ UNITS: Final = {
     "qps": "messages per second",
     "cards": "messages per second; fairness: least share of the mean; idle wait: ms; idle load: % of a processor",
     "pairs": "times what one pair moves",
+    "memory": "KiB for both ends of a queue pair",
+    "ipoib": "Mbit/s",
     "boot": "s",
+    "failed": "1 for each run that failed and was tried again",
 }
 
 
@@ -37,6 +40,11 @@ class Results:
     machine: dict[str, Any] = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)
     breakdown: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine had other work before the run, or any of the runs that were added to it."""
+        return bool(self.machine.get("load before", 0) > self.machine.get("processors", 1) / 2)
 
     def add(self, name: str, values: Iterable[float]) -> None:
         """More samples of one thing."""
@@ -90,5 +98,4 @@ def this_machine(kernel: str, accelerator: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "kernel of the guests": kernel,
         "accelerator": accelerator,
-        "load before": round(os.getloadavg()[0], 1),
     }

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.bench import socket_hop
 from tests.bench.bench_breakdown import REST, Measured, latency_table, middle, stream_tables
 from tests.bench.meter import Part, Stamp, _parts
 from tests.bench.socket_hop import SocketHop
@@ -67,3 +68,9 @@ def test_the_time_between_two_stamps_has_one_part() -> None:
 
 def test_a_measurement_survives_its_file() -> None:
     assert Measured.from_json(json.loads(json.dumps(measured().to_json()))) == measured()
+
+
+def test_two_processes_over_sockets() -> None:
+    hop = socket_hop.measure(rounds=100)
+    assert hop.wake > 0
+    assert hop.send > 0

@@ -11,6 +11,7 @@ from tests.bench import goals, page
 from tests.bench.chart import Chart, Line, quantity
 from tests.bench.results import PYTHON, SOFT, C, Results
 
+DOCS = Path(__file__).parents[3] / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -24,6 +25,14 @@ def some_results() -> Results:
     results.add("guests/ib_write_lat/8/Soft-RoCE", [300, 328, 400])
     results.add("boot/whole", [7.0])
     return results
+
+
+def test_the_committed_page_is_what_the_committed_samples_say() -> None:
+    wanted = page.files(Results.from_json((DOCS / "speed.json").read_text()), DOCS)
+    assert "../README.md" in wanted
+    for name, text in wanted.items():
+        assert (DOCS / name).read_text() == text, f"{name}: run make bench-page, or see docs/speed.json"
+    assert {f"images/{path.name}" for path in (DOCS / "images").glob("speed-*.svg")} <= wanted.keys()
 
 
 def test_results_survive_their_file() -> None:
@@ -93,14 +102,16 @@ def test_numbers_in_tables_stand_to_the_right() -> None:
 def test_check_finds_what_is_not_what_the_results_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, docs = tmp_path / "results.json", tmp_path / "docs"
     front = tmp_path / "README.md"
-    front.write_text("before\n```text\nother\n```\n```text\nprogram  x\n```\nbehind\n")
+    front.write_text("before\n```text\nother\n```\n(`make bench`; medians of three):\n\n```text\nold\n```\nbehind\n")
     some_results().save(source)
     command = [str(source), str(docs)]
     assert page.main([*command, "--check"]) == 1
     assert page.main(command) == 0
     assert page.main([*command, "--check"]) == 0
     assert re.fullmatch(
-        r"before\n```text\nother\n```\n```text\nprogram .*8\.0x\n```\nbehind\n", front.read_text(), re.S
+        r"before\n```text\nother\n```\n\(`make bench`; medians of 5\):\n\n```text\nprogram .*8\.0x\n```\nbehind\n",
+        front.read_text(),
+        re.DOTALL,
     )
     (docs / "images" / "speed-old.svg").write_text("")
     (docs / "speed.md").write_text("better figures")
@@ -109,3 +120,22 @@ def test_check_finds_what_is_not_what_the_results_say(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     assert "speed.md" in said
     assert "speed-old.svg" in said
+
+
+def test_figures_of_a_busy_machine_are_no_claim() -> None:
+    results = some_results()
+    assert page.BUSY not in page.markdown(results) + page.html(results)
+    results.machine["load before"] = 1.1
+    text = "(`make bench`; medians of three):\n\n```text\nold\n```\n"
+    assert page.BUSY in page.markdown(results)
+    assert page.BUSY in page.html(results)
+    assert page.readme(results, text) == text
+    assert {row[-1] for row in goals.rows(results)} == {"machine busy", "-"}
+
+
+def test_what_soft_roce_failed_at_is_said() -> None:
+    results = some_results()
+    assert "tried again" not in page.markdown(results)
+    results.add("failed/Soft-RoCE", [1, 1])
+    assert "tried again: 2." in page.markdown(results)
+    assert "tried again: 2." in page.html(results)
