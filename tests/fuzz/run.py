@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.fuzz import talk  # noqa: F401
 from tests.fuzz.moves import MOVES, Turn, furnish
 from tests.fuzz.traffic import connect
 from tests.fuzz.watch import Violation

@@ -10,7 +10,6 @@ from tests.fuzz.book import Item
 from tests.fuzz.mischief import spoil_bytes, spoil_packet, wild_word
 from tests.fuzz.moves import Turn, furnish, make_qp, move
 from tests.fuzz.world import PAGE, Host
-from vhca.layout import Layout
 from vhca.wire import mad as madwire
 from vhca.wire import smp
 from vhca.wire.connectx import cmd
@@ -51,13 +50,14 @@ def connect(turn: Turn) -> None:
     for (host, number), (peer, peer_number) in (ends, ends[::-1]):
         turn.host = host
         for op in (Op.RST2INIT_QP, Op.INIT2RTR_QP, Op.RTR2RTS_QP):
-            turn.run(op, _transition(turn, number, peer_number, peer.lid))
+            turn.run(op, transition_of(turn, number, peer_number, peer.lid))
         qp = host.book.items["qp"].get(number)
         if qp is not None and qp.has_rq and random.random() < 0.8:
             _post_receives(turn, qp, shared=False)
 
 
-def _transition(turn: Turn, number: int, peer_number: int, peer_lid: int) -> Layout:
+def transition_of(turn: Turn, number: int, peer_number: int, peer_lid: int) -> cmd.Rst2initQpIn:
+    """What the transitions of a connection say."""
     random = turn.random
     view = cmd.Rst2initQpIn(qpn=number)
     context: Qpc = view.qpc
@@ -87,7 +87,7 @@ def transition(turn: Turn) -> None:
         Op.RST2INIT_QP, Op.INIT2INIT_QP, Op.INIT2RTR_QP, Op.RTR2RTS_QP, Op.RTS2RTS_QP, Op.SQERR2RTS_QP, Op.SQD_RTS_QP,
     ))  # fmt: skip
     peer = turn.pick("qp", turn.host.other)
-    view = _transition(turn, turn.number("qp"), peer.number if peer else 5, turn.host.other.lid)
+    view = transition_of(turn, turn.number("qp"), peer.number if peer else 5, turn.host.other.lid)
     turn.run(op, view)
 
 
@@ -278,7 +278,7 @@ def lone_pairs(turn: Turn) -> None:
         turn.run(Op.QP_2RST, cmd.Qp2errIn(qpn=number))
     if work.state_of(turn.host, number) == RST:
         for op in (Op.RST2INIT_QP, Op.INIT2RTR_QP, Op.RTR2RTS_QP):
-            turn.run(op, _transition(turn, number, 0, 0))
+            turn.run(op, transition_of(turn, number, 0, 0))
     qp = turn.host.book.items["qp"].get(number)
     if qp is not None and qp.has_rq:
         _post_receives(turn, qp, shared=False)

@@ -92,6 +92,7 @@ class WatchedMemory:
     # ---- trains, which reach memory by address ----
 
     generation = 0
+    faults_at = 0
 
     def spans(self) -> list[Span]:
         return [Span(BASE, BASE + self.size, ctypes.addressof(ctypes.c_char.from_buffer(self.data)))]

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 from firmware import boot
 from firmware.model.block import BLOCKS, image
@@ -357,6 +358,8 @@ class World:
         # Whether trains may pass.
         self.rails = False
         self.trains = 0
+        # Pairs of ends that fit (:mod:`tests.fuzz.talk`).
+        self.talkers: list[Any] = []
         self.notes: list[str] = []
         self.a = Host(self, "a", 1)
         self.b = Host(self, "b", 2)
