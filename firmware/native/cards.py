@@ -74,6 +74,7 @@ class NativeCard(Scratch):
             ffi.new("uint64_t[]", [span.end for span in spans]),
             ffi.new("void *[]", [ffi.cast("void *", span.place) for span in spans]),
             ffi.new("uint8_t[]", [span.readable | span.writable << 1 for span in spans]),
+            ffi.cast("uint64_t *", self._memory.faults_at),
         )
 
     def add_key(self, hca: Hca, key: int) -> bool:

@@ -116,7 +116,7 @@ PROTOTYPES: Final = """
 struct card *vhca_card_new(void);
 void vhca_card_free(struct card *card);
 void vhca_card_map(struct card *card, uint32_t count, const uint64_t *starts, const uint64_t *ends,
-                   void *const *places, const uint8_t *access);
+                   void *const *places, const uint8_t *access, const uint64_t *faults);
 void vhca_card_forget_keys(struct card *card);
 void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn, uint8_t rights, uint8_t kind,
                        uint8_t log_page, uint8_t flags, uint64_t start, uint64_t length, uint64_t linear,

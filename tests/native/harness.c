@@ -71,7 +71,7 @@ static void start(struct machine *machine, uint64_t base)
         places[index] = machine->piece[index];
         access[index] = rarely(30) ? 1 : 3;
     }
-    vhca_card_map(machine->card, PIECES_OF_A_CARD, starts, ends, places, access);
+    vhca_card_map(machine->card, PIECES_OF_A_CARD, starts, ends, places, access, NULL);
     machine->pages = malloc(16 * 8);
     for (int page = 0; page < 16; page++)
         store64(machine->pages + page * 8, somewhere(machine) & ~UINT64_C(0xFFF));

@@ -147,6 +147,7 @@ def test_memory_that_was_unmapped_is_not_touched() -> None:
 
     class Gone:
         generation = 1
+        faults_at = 0
 
         def spans(self) -> list[Span]:
             return []

@@ -132,6 +132,11 @@ class DmaGate:
         """See :class:`vhca.hw.memory.MappedMemory`."""
         return self._dma.generation << 1 | self._is_open
 
+    @property
+    def faults_at(self) -> int:
+        """See :class:`vhca.hw.memory.MappedMemory`."""
+        return self._dma.faults_at
+
     def spans(self) -> list[Span]:
         """See :class:`vhca.hw.memory.MappedMemory`."""
         return self._dma.spans() if self._is_open else []

@@ -46,6 +46,14 @@ class MappedMemory(Memory, Protocol):
         """Another number whenever :meth:`spans` says something else."""
         ...
 
+    @property
+    def faults_at(self) -> int:
+        """The address of a number of 64 bits that is another one after an access by address that has failed; 0: none.
+
+        Such an access ends like any other, but has read or written nothing; :meth:`Memory.read` tells of it later on.
+        """
+        ...
+
     def spans(self) -> list[Span]:
         """What can be reached by address, in the order of bus addresses; nothing if that were above MOST_SPANS."""
         ...
@@ -57,6 +65,7 @@ class FlatMemory:
     __slots__ = ("base", "data")
 
     generation = 0
+    faults_at = 0
 
     def __init__(self, size_bytes: int, base: int = 0) -> None:
         self.data = bytearray(size_bytes)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -22,7 +23,10 @@ from typing import Final, Protocol
 from vhca.hw.memory import MOST_SPANS, DmaError, Span
 from vhca.vfio_user.counters import Access
 from vhca.vfio_user.files import Buffer, File, FileTable
+from vhca.vfio_user.guard import guard
 from vhca.vfio_user.proto import ADDRESS_END, MAX_DMA_MAPS, DmaFlags
+
+log = logging.getLogger(__name__)
 
 ALIGNMENT: Final = 64
 """Bytes: what is reached by address may be stored in words as long as this."""
@@ -107,7 +111,14 @@ class DmaTable:
         self._starts: list[int] = []
         self._windows: list[_Window] = []
         self._files = FileTable()
+        self._faults = guard().faults
+        self._seen = self._faults[0]
         self._last = _NOWHERE
+
+    @property
+    def faults_at(self) -> int:
+        """See :class:`vhca.hw.memory.MappedMemory`."""
+        return guard().faults_at
 
     @property
     def pinned(self) -> int:
@@ -129,7 +140,12 @@ class DmaTable:
             memory = window.memory
             if memory is not None:
                 at = addr - window.start + window.base
-                return memory[at : at + size]
+                data = memory[at : at + size]
+                if self._faults[0] != self._seen:
+                    self._look()
+                    if window.memory is None:
+                        return self._read_slow(addr, size)
+                return data
         return self._read_slow(addr, size)
 
     def write(self, addr: int, data: Buffer) -> None:
@@ -147,8 +163,19 @@ class DmaTable:
             if memory is not None:
                 at = addr - window.start + window.base
                 memory[at : at + size] = data
-                return
+                if self._faults[0] == self._seen:
+                    return
+                self._look()
+                if window.memory is not None:
+                    return
         self._write_slow(addr, data)
+
+    def _look(self) -> None:
+        """Some access of this process has failed: was it to a file of this client?"""
+        self._seen = self._faults[0]
+        for file in self._files.look():
+            log.error("the host has no memory for a file of the client's that was mapped: it is not reached any more")
+            self._remapped(file)
 
     def view(self, addr: int, size: int, writable: bool = False) -> memoryview | None:
         """Return a view of `size` bytes of one window, or None if they are not in one mapped window.
@@ -211,7 +238,7 @@ class DmaTable:
             if window.file is None:
                 parts.append(self._channel(at).dma_read(at, count))
             else:
-                parts.append(_load(window, at, count))
+                parts.append(self._checked(window, _load(window, at, count), at))
         return b"".join(parts)
 
     def _write_slow(self, addr: int, data: Buffer) -> None:
@@ -227,7 +254,16 @@ class DmaTable:
                 self._channel(at).dma_write(at, piece)
             else:
                 _store(window, at, piece)
+                self._checked(window, b"", at)
             done += count
+
+    def _checked(self, window: _Window, data: bytes, addr: int) -> bytes:
+        """What was read, or nothing, if the access was one; raises DmaError if pages were missing."""
+        if self._faults[0] != self._seen:
+            self._look()
+            if window.file is not None and window.file.lost:
+                raise DmaError(f"DMA address {addr:#x}: the host could not provide the page")
+        return data
 
     def _channel(self, addr: int) -> DmaChannel:
         if self.channel is None:

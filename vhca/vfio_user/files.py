@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from vhca.vfio_user.counters import Access
+from vhca.vfio_user.guard import NOT_GUARDED, guard
 
 Buffer = bytes | bytearray | memoryview
 
@@ -47,15 +48,18 @@ class File:
     :ivar memory: the mapping of the whole file.
     :ivar direct: the mapping too if one may load from it and store to it, None if the kernel has to copy.
     :ivar windows: how many maps use the file.
+    :ivar lost: the host could not provide a page of it at a load or store; every access is an error from then on.
     """
 
-    __slots__ = ("_copy_fd", "_fd", "direct", "key", "memory", "size", "windows")
+    __slots__ = ("_copy_fd", "_fd", "_guarded", "direct", "key", "lost", "memory", "size", "windows")
 
     def __init__(self, key: tuple[int, int, bool], memory: mmap.mmap, size: int, fd: int, copy_fd: int) -> None:
         """`fd` is -1 for a file that is mapped, else a descriptor of it, this object's; `copy_fd`: copied from."""
         self.key = key
         self._fd = fd
         self._copy_fd = copy_fd
+        self._guarded = NOT_GUARDED
+        self.lost = False
         self.windows = 0
         self.remap(memory, size)
 
@@ -66,12 +70,29 @@ class File:
 
     def remap(self, memory: mmap.mmap, size: int) -> None:
         """Use another mapping."""
+        self.unguard()
         self.memory = memory
         self.size = size
-        self.direct = memory if self._fd < 0 else None
+        self.direct = memory if self._fd < 0 and not self.lost else None
+        if self.direct is not None:
+            self._guarded = guard().add(memory)
+
+    def look(self) -> bool:
+        """Find out whether an access has failed since pages are missing; the file is not reached any more then."""
+        if not self.lost and guard().lost(self._guarded):
+            self.lost = True
+            self.direct = None
+        return self.lost
+
+    def unguard(self) -> None:
+        """Its mapping ends."""
+        guard().remove(self._guarded)
+        self._guarded = NOT_GUARDED
 
     def read(self, at: int, size: int) -> bytes:
         """Bytes of the file; raises OSError if the file does not have them, ValueError if it was closed."""
+        if self.lost:
+            raise OSError(errno.EIO, "the host could not provide pages of this file")
         if self.direct is not None:
             return self.direct[at : at + size]
         if self.memory.closed:
@@ -83,6 +104,8 @@ class File:
 
     def write(self, at: int, data: memoryview) -> None:
         """Store bytes; raises OSError if the file cannot take them, ValueError if it was closed."""
+        if self.lost:
+            raise OSError(errno.EIO, "the host could not provide pages of this file")
         if self.direct is not None:
             self.direct[at : at + len(data)] = data
             return
@@ -93,6 +116,7 @@ class File:
 
     def close_descriptor(self) -> None:
         """Close the descriptor; the mapping is closed by who asked for it."""
+        self.unguard()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -2
@@ -137,6 +161,10 @@ class FileTable:
             self._close_mappings([old], old_size)
         file.windows += 1
         return file
+
+    def look(self) -> list[File]:
+        """Find out which files have failed since the last look."""
+        return [file for file in self._files.values() if not file.lost and file.look()]
 
     def release(self, files: Iterable[File]) -> None:
         """One window less of each of these; a file may be there more than once."""

@@ -15,7 +15,7 @@ void vhca_card_free(struct card *card)
 }
 
 void vhca_card_map(struct card *card, uint32_t count, const uint64_t *starts, const uint64_t *ends,
-                   void *const *places, const uint8_t *access)
+                   void *const *places, const uint8_t *access, const uint64_t *faults)
 {
     if (count > SPANS)
         count = 0;
@@ -23,6 +23,7 @@ void vhca_card_map(struct card *card, uint32_t count, const uint64_t *starts, co
         card->spans[index] = (struct span){starts[index], ends[index], places[index], access[index] & 1,
                                            access[index] >> 1 & 1};
     card->span_count = count;
+    card->faults = faults;
     card->last = 0;
 }
 

@@ -81,6 +81,8 @@ static enum outcome deliver(struct run *run, struct message *message, uint8_t *h
         do_checksums(train, message, head, head_length, &body, length);
         fill_pieces(&payload, head, head_length);
     }
+    if (has_failed(run))
+        return MEMORY;
     train->words_out += (int64_t)words_of(train, 1, length, DETH_SIZE + (message->with_immediate ? IMM_DT_SIZE : 0));
     train->packets++;
     train->bytes += (int64_t)length;

@@ -36,6 +36,8 @@ struct key {
 struct card {
     struct span spans[SPANS];
     uint32_t span_count, last, age;
+    /* Another number after an access to guest memory that has failed, without a sign; NULL if none does. */
+    const uint64_t *faults;
     struct key keys[KEYS];
 };
 
@@ -94,6 +96,11 @@ static inline void store64(uint8_t *at, uint64_t value)
 {
     store32(at, (uint32_t)(value >> 32));
     store32(at + 4, (uint32_t)value);
+}
+
+static inline uint64_t faults_of(const struct card *card)
+{
+    return card->faults ? __atomic_load_n(card->faults, __ATOMIC_ACQUIRE) : 0;
 }
 
 uint8_t *span_at(struct card *card, uint64_t addr, uint64_t size, bool write);

@@ -48,7 +48,15 @@ struct run {
     int64_t wqes, bytes, end;
     /* Of the message at hand, for the lists that it takes to walk: in bytes, as the budget is. */
     int64_t cost;
+    /* Of both cards, when the train began. */
+    uint64_t near_faults, far_faults;
 };
+
+/* Tell whether an access to memory has failed since: the message at hand is not complete, and Python will see why. */
+static inline bool has_failed(const struct run *run)
+{
+    return faults_of(run->near) != run->near_faults || faults_of(run->far) != run->far_faults;
+}
 
 static inline bool is_a_send(uint8_t opcode)
 {

@@ -102,6 +102,8 @@ static enum outcome execute_request(struct run *run, struct message *message)
     } else if (message->length) {
         copy_pieces(&there, &message->local, message->length);
     }
+    if (has_failed(run))
+        return MEMORY;
     count = packets_of(train, message->length);
     train->words_out += (int64_t)words_of(train, count, message->length,
                                           (is_send ? 0 : RETH_SIZE) + (message->with_extra ? IMM_DT_SIZE : 0));
@@ -157,6 +159,8 @@ static enum outcome execute_read(struct run *run, struct message *message)
     } else if (message->length) {
         copy_pieces(&message->local, &there, message->length);
     }
+    if (has_failed(run))
+        return MEMORY;
     count = packets_of(train, message->length);
     train->words_out += (int64_t)words_of(train, 1, 0, RETH_SIZE);
     train->words_back += (int64_t)words_of(train, count, message->length, count == 1 ? AETH_SIZE : 2 * AETH_SIZE);
@@ -196,6 +200,8 @@ static enum outcome execute_atomic(struct run *run, struct message *message)
         __atomic_compare_exchange_n(word, &value, message->swap_add, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     }
     memcpy(original, &value, 8);
+    if (has_failed(run))
+        return MEMORY;
     in_completion = train->inline_read && message->ce >= COMPLETION_ALWAYS;
     if (!in_completion)
         fill_pieces(&message->local, original, 8);
@@ -254,6 +260,8 @@ static bool open_run(struct run *run, struct train *train, struct card *near, st
     run->train = train;
     run->near = near;
     run->far = far;
+    run->near_faults = faults_of(near);
+    run->far_faults = faults_of(far);
     run->sends = RING(near, train, sq);
     run->send_record = span_at(near, (uint64_t)train->sq_record + 4, 4, false);
     run->has_receives = train->has_rq && train->rq_log_stride >= 4 && train->rq_log_stride <= LOG_LONGEST_RECEIVE;
