@@ -11,10 +11,6 @@ import mmap
 from functools import cache
 from typing import Any, Final
 
-import cffi
-
-from vhca.native import NativeError, choice, library, sources_of
-
 log = logging.getLogger(__name__)
 
 _CDEF: Final = """
@@ -65,14 +61,22 @@ class Guard:
 @cache
 def guard() -> Guard:
     """The guard of this process; one that guards nothing if there is no library."""
-    if choice() == "python":
+    # Whoever uses this package alone may have neither.
+    try:
+        import cffi
+
+        from vhca import native
+    except ImportError as error:
+        log.info("guest memory is not guarded: %s", error)
+        return Guard()
+    if native.choice() == "python":
         return Guard()
     try:
-        path = library("guard", sources_of(__file__), {})
+        path = native.library("guard", native.sources_of(__file__), {})
         ffi = cffi.FFI()
         ffi.cdef(_CDEF)
         lib: Any = ffi.dlopen(str(path))
-    except (NativeError, OSError) as error:
+    except (native.NativeError, OSError) as error:
         log.info("guest memory is not guarded: %s", error)
         return Guard()
     return Guard(ffi, lib) if lib.vhca_guard_start() else Guard()

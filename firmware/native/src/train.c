@@ -290,6 +290,7 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
     train->outcome = RING;
     if (!open_run(&run, train, near, far))
         return;
+    train->outcome = FINE;
     run.waiting = (load_record(run.send_record) - (uint64_t)train->sq_consumer) & 0xFFFF;
     if (run.waiting > run.sends.mask + 1)
         run.waiting = run.sends.mask + 1;
