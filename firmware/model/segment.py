@@ -16,7 +16,7 @@ WQE_BUDGET: Final = 64
 BYTE_BUDGET: Final = 1 << 20
 # And in a step of the engine in C, which takes less for each: a tenth of a millisecond.
 TRAIN_WQE_BUDGET: Final = 1024
-TRAIN_BYTE_BUDGET: Final = 2 << 20
+TRAIN_BYTE_BUDGET: Final = 4 << 20
 # While several of them run side by side, each takes so long instead: about as long as a card's turn.
 SHARE_NS: Final = 300_000
 # What a segment of a list costs there of the bytes.
