@@ -12,12 +12,13 @@ from typing import Final
 from firmware.model.counters import CQES, EQES, INTERRUPTS, Count, CountOf
 from firmware.model.hca import Hca
 from firmware.model.lists import FEW_ENTRIES, ReceiveList, Sge
-from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, INDEX_MASK, Cq, Eq, Srq
+from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, INDEX_MASK, Cq, Eq, Session, Srq
 from firmware.model.qp import RST, Qp
 from firmware.model.rings import RecvWqe
 from firmware.model.timers import Timer, TimerKind
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
 from vhca.hw.memory import DmaError
+from vhca.wire.connectx.cqe import MINI_CQES, Cqe64, CqeFormat, CqeOpcode, MiniCqe
 from vhca.wire.connectx.eqe import CompData, CqErrorData, CqErrorSyndrome, Eqe, EventType, QpSrqData
 from vhca.wire.connectx.wqe import DataSegment, NextSegment
 
@@ -33,6 +34,18 @@ TERMINATOR_LKEY: Final = 0x100
 _BE32 = struct.Struct(">I")
 _data_segments = DataSegment.iterator("byte_count", "lkey", "addr")
 _next = NextSegment.unpacker("next_wqe_index")
+# Completions that a session holds at most, and for how long it holds the first.
+MOST_IN_SESSION: Final = 64
+SESSION_NS: Final = 16_000
+_BYTE_COUNT_AT: Final = 0x2C
+_QPN_AT: Final = 0x38
+_COUNTER_AT: Final = 0x3C
+# The last byte of completions: of a receive without anything special, but for the owner; of titles.
+_PLAIN_RECEIVE: Final = Cqe64(opcode=CqeOpcode.RESP_SEND).to_bytes()[-1]
+_COMPRESSED: Final = Cqe64(inline_format=CqeFormat.COMPRESSED).to_bytes()[-1]
+_mini = MiniCqe.packer("result", "byte_cnt")
+_byte_count = Cqe64.unpacker("byte_cnt")
+_counter = Cqe64.unpacker("wqe_counter")
 _eqe = Eqe.packer("event_type", "event_sub_type", "event_data", "owner")
 _completion = CompData.packer("cqn")
 _cq_error = CqErrorData.packer("cqn", "syndrome")
@@ -152,6 +165,8 @@ def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
     if cq.failed:
         hca.count[Count.CQES_LOST] += 1
         return False
+    if cq.session is not None and _hold(hca, cq, cq.session, cqe, solicited):
+        return True
     index = cq.producer
     size = 1 << cq.log_size
     if index - cq.consumer >= size and not cq.overrun_ignore:
@@ -184,6 +199,61 @@ def completions_written(hca: Hca, cq: Cq, count: int, solicited: int, last_solic
             _fire(hca, cq)
 
 
+def _hold(hca: Hca, cq: Cq, session: Session, cqe: bytearray, solicited: bool) -> bool:
+    """Keep a completion that others may be like; False if it goes out alone, behind those that were kept."""
+    count = len(session.minis) // MiniCqe.SIZE
+    if count and (count == MOST_IN_SESSION or not _alike(session.title, cqe, count)):
+        end_session(hca, cq)
+        count = 0
+    size = 1 << cq.log_size
+    if cq.producer + count - cq.consumer >= size:
+        refresh_consumer(hca, cq)
+    if solicited or cqe[-1] & ~1 != _PLAIN_RECEIVE or cq.producer + count - cq.consumer >= size:
+        end_session(hca, cq)
+        return False
+    if not count:
+        session.title = bytes(cqe)
+        if session.timer is None:
+            session.timer = Timer(TimerKind.COMPRESSION, cq)
+        hca.timers.arm(session.timer, hca.now_ns + SESSION_NS)
+    # Neither hash nor checksum: packets of InfiniBand have none of those.
+    session.minis += _mini(0, _byte_count(cqe)[0])
+    return True
+
+
+def _alike(title: bytes, cqe: bytearray, count: int) -> bool:
+    """Tell whether a completion is the title's in all but length and time, and its WQE `count` behind the title's."""
+    return (
+        title[:_BYTE_COUNT_AT] == cqe[:_BYTE_COUNT_AT]
+        and title[_QPN_AT:_COUNTER_AT] == cqe[_QPN_AT:_COUNTER_AT]
+        and (_counter(title)[0] + count - _counter(cqe)[0]) & 0xFFFF == 0
+        and title[-1] == cqe[-1]
+    )
+
+
+def end_session(hca: Hca, cq: Cq) -> None:
+    """Write what a compressing queue has kept, and report it."""
+    session = cq.session
+    if session is None or not session.minis:
+        return
+    assert session.timer is not None
+    hca.timers.cancel(session.timer)
+    title, minis = bytearray(session.title), bytes(session.minis)
+    session.minis.clear()
+    count, first = len(minis) // MiniCqe.SIZE, cq.producer
+    if count > 1:
+        mask = (1 << cq.log_size) - 1
+        for begin in range(0, count, MINI_CQES):
+            array = minis[begin * MiniCqe.SIZE :][: MINI_CQES * MiniCqe.SIZE].ljust(64, b"\0")
+            hca.out.append(DmaWrite(cq.buffer.addr(((first + (begin or 1)) & mask) << 6), array))
+        title[_BYTE_COUNT_AT : _BYTE_COUNT_AT + 4] = count.to_bytes(4, "big")
+        title[-1] |= _COMPRESSED
+        hca.count[Count.COMPRESSED_SESSIONS] += 1
+    write_cqe_entry(hca, cq, title)
+    cq.producer = first + count
+    completions_written(hca, cq, count, 0, -1)
+
+
 def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
     """Put one CQE at the producer index with its owner bit, and nothing else."""
     index = cq.producer
@@ -212,6 +282,7 @@ def cq_doorbell(hca: Hca, cq: Cq, consumer_index: int, solicited: bool) -> None:
     Every index is one behind the producer, however far: software that polls a queue itself may always arm with the
     index of a library that never moves, and an arm that were ignored would be a wake-up that never comes.
     """
+    end_session(hca, cq)
     consumer = cq.producer - ((cq.producer - consumer_index) & INDEX_MASK)
     if consumer > cq.consumer:
         cq.consumer = consumer

@@ -6,19 +6,21 @@ from firmware.commands.registry import Command, command, refuse
 from firmware.commands.resources import allocate, charge, find, free
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.model.hca import Hca
-from firmware.model.objects import INDEX_MASK, Cq, Eq
+from firmware.model.objects import INDEX_MASK, Cq, Eq, Session
 from firmware.model.queue_buffer import QueueBuffer
-from firmware.queues import refresh_consumer, write_cqe_entry
+from firmware.queues import end_session, refresh_consumer, write_cqe_entry
 from vhca.layout import Layout
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cqc import Cqc, CqeSize, CqModifyField, CqResizeField, CqStatus
-from vhca.wire.connectx.cqe import Cqe64, CqeOpcode
+from vhca.wire.connectx.cqe import Cqe64, CqeOpcode, MiniFormat
 from vhca.wire.connectx.eqc import EqArmState
 
 T = TypeVar("T", cmd.CreateCqIn, cmd.ModifyCqIn)
 
 EQE_BYTES = 64
+# What a compressing queue keeps: a title and its session, and the objects around them.
+SESSION_BYTES: Final = 2048
 CQE_BYTES: Final[dict[int, int]] = {CqeSize.BYTES_64: 64, CqeSize.BYTES_128: 128, CqeSize.BYTES_128_STRIDE: 128}
 CQE_128_PADDED: Final = int(CqeSize.BYTES_128_STRIDE)
 
@@ -86,8 +88,10 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
         refuse(Status.BAD_PARAM, "cqe_sz: 0 for 64, 1 for 128, 2 for padded 128 bytes")
     if context.cqe_sz == CQE_128_PADDED and not caps.cqe_128_always:
         refuse(Status.BAD_PARAM, "cqe_sz: padding is not advertised")
-    if context.cqe_comp_en or context.cc:
-        refuse(Status.BAD_PARAM, "cqe_comp_en, cc: compressed and collapsed queues are not advertised")
+    if context.cc:
+        refuse(Status.BAD_PARAM, "cc: collapsed queues are not advertised")
+    if context.cqe_comp_en:
+        _check_compression(hca, context)
     if context.oi and not caps.cq_oi:
         refuse(Status.BAD_PARAM, "oi: overrun ignore is not advertised")
     eq = find(hca.eqs, context.c_eqn_or_apu_element, request.uid)
@@ -104,13 +108,27 @@ def create_cq(hca: Hca, request: Command[cmd.CreateCqIn]) -> Layout:
         uar=context.uar_page,
         period_us=context.cq_period,
         max_count=context.cq_max_count,
+        compressing=bool(context.cqe_comp_en),
     )
+    if cq.compressing and cqe_bytes == Cqe64.SIZE:
+        # Completions of 128 bytes each stand for themselves: a card need not compress.
+        cq.session = Session()
     out = cmd.CreateCqOut()
-    out.cqn = allocate(hca.cqs, cq, cq.buffer.list_bytes)
+    out.cqn = allocate(hca.cqs, cq, cq.buffer.list_bytes + (SESSION_BYTES if cq.compressing else 0))
     eq.refs += 1
     ring = request.view.cq_umem_id if request.view.cq_umem_valid else None
     hold_umems(hca, cq, ring, context.dbr_umem_id if context.dbr_umem_valid else None)
     return out
+
+
+def _check_compression(hca: Hca, context: Cqc) -> None:
+    caps = hca.capabilities.general
+    if not (caps.cqe_compression if context.cqe_sz == CqeSize.BYTES_64 else caps.cqe_compression_128):
+        refuse(Status.BAD_PARAM, "cqe_comp_en: not advertised for entries of this size")
+    if context.mini_cqe_res_format not in set(MiniFormat) or context.cqe_compression_layout:
+        refuse(Status.BAD_PARAM, "mini_cqe_res_format, cqe_compression_layout: no such form")
+    if context.mini_cqe_res_format == MiniFormat.CHECKSUM_STRIDE and not caps.mini_cqe_resp_stride_index:
+        refuse(Status.BAD_PARAM, "mini_cqe_res_format: stride indexes are not advertised")
 
 
 @command(Op.DESTROY_CQ, cmd.DestroyCqIn)
@@ -120,6 +138,9 @@ def destroy_cq(hca: Hca, request: Command[cmd.DestroyCqIn]) -> bytes:
     free(hca.cqs, cq.handle, request.uid)
     hca.timers.drop(cq.moderation)
     cq.moderation = None
+    if cq.session is not None:
+        hca.timers.drop(cq.session.timer)
+        cq.session = None
     cq.eq.refs -= 1
     release_umems(cq)
     return bytes(16)
@@ -134,6 +155,7 @@ def query_cq(hca: Hca, request: Command[cmd.QueryCqIn]) -> Layout:
     context.status = CqStatus.OVERFLOW if cq.failed else CqStatus.OK
     context.cqe_sz = CQE_128_PADDED if cq.padded else int(cq.cqe_bytes == 128)
     context.oi = int(cq.overrun_ignore)
+    context.cqe_comp_en = int(cq.compressing)
     context.st = cq.arm_state
     context.log_cq_size = cq.log_size
     context.uar_page = cq.uar
@@ -186,6 +208,7 @@ def _resize(hca: Hca, cq: Cq, request: Command[cmd.ModifyCqIn]) -> None:
         refuse(Status.BAD_PARAM, "cqe_sz: the size of an entry cannot change")
     if cq.failed:
         refuse(Status.BAD_RES_STATE, "cq: in error")
+    end_session(hca, cq)
     refresh_consumer(hca, cq)
     unread = cq.producer - cq.consumer
     if unread >= 1 << cq.log_size or unread + 1 > 1 << context.log_cq_size:

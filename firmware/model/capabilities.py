@@ -73,6 +73,11 @@ GENERAL: Final[Mapping[str, int]] = MappingProxyType(
         "fixed_buffer_size": 1,
         "null_mkey": 1,
         "ipoib_basic_offloads": 1,
+        "cqe_compression": 1,
+        "cqe_compression_128": 1,
+        "cqe_compression_max_num": 64,
+        "cqe_compression_timeout": 16,
+        "mini_cqe_resp_stride_index": 1,
     }
 )
 

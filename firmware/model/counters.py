@@ -53,6 +53,7 @@ class Count(Name):
 
     TX_PACKETS = "tx_packets", "Packets that connected queue pairs sent."
     TX_BYTES = "tx_bytes", "Bytes of payload that connected queue pairs sent."
+    COMPRESSED_SESSIONS = "compressed_sessions", "Times that several completions were written as one, compressed."
     TRAINS = "trains", "Runs of messages to another card of the process that the engine in C executed at once."
     TRAIN_MESSAGES = "train_messages", "Messages in them."
     TRAINS_APART = "trains_apart", "Those that were left to another thread while other cards had their turn."

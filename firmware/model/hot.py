@@ -161,6 +161,7 @@ class CqBlock(HcaObject):
     queue is `padded`, always. `last_solicited` is the index of the last solicited completion (-1: none), `notified` the
     producer's index when the last event was sent: what is in front of it, the host has been told of. An event is held
     back until `max_count` completions are there, of which there are `held`, or the first is `period_us` old.
+    `compressing`: completions that are alike are written together.
     """
 
     log_size: U8 = field(kw_only=True)
@@ -168,6 +169,7 @@ class CqBlock(HcaObject):
     dbr_addr: U64 = field(kw_only=True)
     linear: I64 = -1
     padded: Flag = False
+    compressing: Flag = False
     overrun_ignore: Flag = False
     failed: Flag = False
     arm_state: U8 = int(CqArmState.FIRED)

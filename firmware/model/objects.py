@@ -102,6 +102,15 @@ CQ_ARMED: Final = int(CqArmState.ARMED)
 
 
 @dataclass(slots=True, eq=False)
+class Session:
+    """Completions of a compressing queue that are held back to be written together; `minis` has 8 bytes for each."""
+
+    title: bytes = b""
+    minis: bytearray = field(default_factory=bytearray)
+    timer: Timer | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Cq(CqBlock):
     """Completion queue; its indices and its doorbell record are in its block."""
 
@@ -109,6 +118,7 @@ class Cq(CqBlock):
     buffer: QueueBuffer = field(kw_only=True)
     # The end of the waiting of what is `held`.
     moderation: Timer | None = None
+    session: Session | None = None
 
     def __post_init__(self) -> None:
         self.linear = self.buffer.linear_at(0)
@@ -116,6 +126,7 @@ class Cq(CqBlock):
     def let_go(self) -> tuple[Grave, ...]:
         """See :class:`HcaObject`."""
         self.moderation = None
+        self.session = None
         return ()
 
 

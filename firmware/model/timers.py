@@ -34,6 +34,8 @@ class TimerKind(IntEnum):
     """A reset keeps the transmitter off no longer; a port's number."""
     LINK_FALLING = 7
     """The answer to who ordered it has left: take the link down; a port's number."""
+    COMPRESSION = 8
+    """Completions of a compressed session were held back for long enough; a completion queue."""
 
 
 class Timer:

@@ -236,7 +236,7 @@ def _other_end(hca: Hca, qp: Qp, probe: Packet, service: int) -> tuple[Through, 
 
 def _is_common(cq: Cq | None) -> bool:
     """Tell whether the engine in C can complete there."""
-    return cq is not None and not (cq.failed or cq.padded)
+    return cq is not None and not (cq.failed or cq.padded or cq.compressing)
 
 
 def _note(

@@ -43,6 +43,7 @@ _EXPIRED: Final[dict[TimerKind, Callable[[Hca, Any], None]]] = {
     TimerKind.RECEIVER_NOT_READY: retry.receiver_wait_over,
     TimerKind.FLUSH: lambda hca, _: flush_poll(hca),
     TimerKind.MODERATION: queues.held_long_enough,
+    TimerKind.COMPRESSION: queues.end_session,
     TimerKind.PAGES_REFUSED: lambda hca, wanted: _tell(hca, page_faults.end(wanted), True),
 }
 

@@ -1,8 +1,8 @@
 """One TCP stream between two guests: over IPoIB, with and without the card's offloads, and over virtio-net beside it.
 
-Both networks are in the same guests, and each repeat runs all kinds in turn, so that a busy host slows all of them; what
-counts are the ratios to virtio-net, of medians. That is QEMU's own network card, whose packets go from one QEMU to the
-other through a socket. The load of the host is printed before each repeat.
+Both networks are in the same guests, and each repeat runs all kinds in turn, so that a busy host slows all of them;
+what counts are the ratios to virtio-net, of medians. That is QEMU's own network card, whose packets go from one QEMU to
+the other through a socket. The load of the host is printed before each repeat.
 
     python -m tests.bench.bench_ipoib [--repeats 5] [--seconds 3] [--kernel KERNEL]
 """

@@ -20,13 +20,13 @@ LIBRARIES: Final = ("libibverbs.so.1", "libmlx5.so.1")
 PLACE: Final = "/tmp/verbs_pieces"
 
 
-def build(cache: Cache, progress: Progress) -> Path:
-    """The program, in the cache; the headers that it needs are fetched. Raises LabError."""
+def build(cache: Cache, progress: Progress, source: Path = SOURCE) -> Path:
+    """The program, or another one for verbs, in the cache; the headers that it needs are fetched. Raises LabError."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise LabError("there is no C compiler (cc) on this machine", "install gcc or clang")
     root = guest_root(cache, progress)
-    key = hashlib.sha256(SOURCE.read_bytes() + root.name.encode()).hexdigest()[:16]
+    key = hashlib.sha256(source.read_bytes() + root.name.encode()).hexdigest()[:16]
 
     def make(place: Path) -> None:
         store = PackageStore(cache, progress, "verbs-headers")
@@ -36,7 +36,7 @@ def build(cache: Cache, progress: Progress) -> Path:
             store.clear()
             libraries = [next(root.glob(f"usr/lib/*/{name}")) for name in LIBRARIES]
             # What these libraries need themselves is in the guest.
-            command = [compiler, "-O2", "-I", str(headers / "usr/include"), "-o", str(place), str(SOURCE)]
+            command = [compiler, "-O2", "-I", str(headers / "usr/include"), "-o", str(place), str(source)]
             done = subprocess.run(
                 [*command, *map(str, libraries), "-Wl,--allow-shlib-undefined"],
                 capture_output=True,
@@ -44,9 +44,9 @@ def build(cache: Cache, progress: Progress) -> Path:
                 check=False,
             )
         if done.returncode:
-            raise LabError(f"{SOURCE.name} cannot be compiled:\n{done.stderr}")
+            raise LabError(f"{source.name} cannot be compiled:\n{done.stderr}")
 
-    return cache.obtain("bench", f"verbs-pieces-{key}", make, progress)
+    return cache.obtain("bench", f"{source.stem}-{key}", make, progress)
 
 
 def install(guests: Sequence[Guest], program: Path) -> None:

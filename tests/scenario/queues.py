@@ -53,7 +53,7 @@ def packed_klms(*entries: tuple[int, int, int]) -> bytes:
 class CompletionQueue:
     """A CQ in memory, read as a driver reads it."""
 
-    def __init__(self, card: Card, log_size: int = 7, cqe_bytes: int = 64, padded: bool = False) -> None:
+    def __init__(self, card: Card, log_size: int = 7, cqe_bytes: int = 64, padded: bool = False, **fields: int) -> None:
         self.card = card
         self.log_size = log_size
         self.cqe_bytes = cqe_bytes
@@ -62,7 +62,9 @@ class CompletionQueue:
         self.dbr = card.alloc(64)
         card.memory.write(self.addr, (bytes(cqe_bytes - 1) + b"\xf0") * (1 << log_size))
         sizes = {64: CqeSize.BYTES_64, 128: CqeSize.BYTES_128_STRIDE if padded else CqeSize.BYTES_128}
-        self.cqn = card.make_cq(self.addr, size, log_cq_size=log_size, cqe_sz=sizes[cqe_bytes], dbr_addr=self.dbr)
+        self.cqn = card.make_cq(
+            self.addr, size, log_cq_size=log_size, cqe_sz=sizes[cqe_bytes], dbr_addr=self.dbr, **fields
+        )
         self.consumer = 0
 
     @property
@@ -84,7 +86,7 @@ class CompletionQueue:
             raw = self.raw(self.consumer)[-64:]
             if raw[63] >> 4 == CqeOpcode.INVALID or raw[63] & 1 != self.consumer >> self.log_size & 1:
                 break
-            out.append(_decode(raw))
+            out.append(decode(raw))
             self.consumer += 1
             self.card.memory.write(self.dbr, (self.consumer & 0xFFFFFF).to_bytes(4, "big"))
         return out
@@ -94,7 +96,7 @@ class CompletionQueue:
         self.card.arm_cq(self.cqn, self.consumer, solicited_only)
 
 
-def _decode(raw: bytes) -> Completion:
+def decode(raw: bytes) -> Completion:
     kind = raw[63] >> 4
     if kind in (CqeOpcode.REQ_ERR, CqeOpcode.RESP_ERR):
         bad = ErrCqe64.from_bytes(raw)

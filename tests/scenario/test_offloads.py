@@ -8,13 +8,14 @@ from firmware.model.capabilities import LOG_MAX_LSO
 from firmware.model.counters import RX_UD_PACKETS, TX_UD_PACKETS, Count
 from firmware.model.qp import SQER
 from tests.scenario.paging import PAGE, PRESENT, Region, answer, faults
-from tests.scenario.world import ST_RC, ST_UD, End, World
+from tests.scenario.world import ST_RC, ST_UD, End, SharedQueue, World
 from tests.support.commands import CommandFailed
 from tests.support.content import some_bytes
 from tests.support.ip import TCP, UDP, Ip, ip_packet
-from vhca.wire.connectx.cmd import Status
+from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome
 from vhca.wire.connectx.qpc import ServiceType
+from vhca.wire.connectx.srq import WqType
 from vhca.wire.connectx.wqe import DatagramSegment, EthSegment, WqeOpcode
 from vhca.wire.ipoib import with_checksums
 
@@ -291,3 +292,13 @@ def test_offloads_are_for_datagrams_only(service: int, mode: int) -> None:
     world = World()
     with pytest.raises(CommandFailed, match=f"status {int(Status.BAD_PARAM):#x}"):
         End(world.a, service, ulp_stateless_offload_mode=mode)
+
+
+def test_receive_queues_have_no_strides() -> None:
+    card = World().a
+    assert card.hca.capabilities.general.striding_rq == 0
+    for kind in (WqType.LINKED_LIST_STRIDING_RQ, WqType.CYCLIC_STRIDING_RQ):
+        with pytest.raises(CommandFailed, match=f"status {int(Status.BAD_PARAM):#x}"):
+            SharedQueue(card, wq_type=kind)
+    with pytest.raises(CommandFailed, match=f"status {int(Status.BAD_OP):#x}"):
+        card.run(Op.CREATE_RQ)

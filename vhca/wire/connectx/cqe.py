@@ -92,6 +92,31 @@ class Cqe64(Layout, size=64):
     owner: int = bits(0x03C, 0)
 
 
+class MiniFormat(IntEnum):
+    """`Cqc.mini_cqe_res_format`: what a `MiniCqe` says beside its length."""
+
+    HASH = 0
+    CHECKSUM = 1
+    CHECKSUM_STRIDE = 3
+
+
+MINI_CQES: int = 8
+"""In one array of 64 bytes."""
+
+
+class MiniCqe(Layout, size=8):
+    """One completion of a compressed session (`CqeFormat.COMPRESSED`).
+
+    The session begins with a `Cqe64`, the title, whose `byte_cnt` is the number of its completions. All of them are as
+    the title is, with WQE counters that count up from its own. Their `MiniCqe` stand in arrays: the first array in the
+    entry behind the title, the one of completion 8, 16, ... in the entry that this one would have. Other entries of the
+    session are not written; software takes over their ownership. `result` is a hash, or checksum and stride.
+    """
+
+    result: int = u32(0x000)
+    byte_cnt: int = u32(0x004)
+
+
 class ErrCqe64(Layout, size=64):
     """Completion with error (opcodes `REQ_ERR` and `RESP_ERR`)."""
 
