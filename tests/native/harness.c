@@ -105,8 +105,43 @@ static const uint8_t OPCODES[] = {WQE_SEND, WQE_SEND_IMM, WQE_RDMA_WRITE, WQE_RD
 /* What datagrams have at the place of their address vector. */
 static uint8_t vector[DATAGRAM_SEGMENT_SIZE], header[40];
 
+/* Behind the address vector: what asks for checksums, or headers of a large send. */
+static void fill_offload(uint8_t *wqe, uint64_t index, uint32_t qpn, uint64_t addr, uint32_t key)
+{
+    static const uint8_t ip4[] = {8, 0, 0, 0, 0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, PROTOCOL_TCP};
+    static const uint8_t ip6[] = {0x86, 0xDD, 0, 0, 0x60, 0, 0, 0, 0, 0, PROTOCOL_TCP, 64};
+    bool large = !rarely(3), six = rarely(2);
+    uint8_t *segment = wqe + 64 + ETH_PAD_SIZE, *headers = segment + ETH_SEGMENT_INLINE_HDR_START_AT;
+    uint32_t size = large ? (six ? 64 : 44) : 0, units;
+
+    memset(wqe + 64, 0, 192);
+    store32(segment + ETH_SEGMENT_L4_CSUM_AT, (uint32_t)(chance() % 4) << ETH_SEGMENT_L3_CSUM_SHIFT);
+    store16(segment + ETH_SEGMENT_MSS_AT, (uint16_t)(rarely(20) ? chance() : large ? 1 + chance() % 1500 : 0));
+    store16(segment + ETH_SEGMENT_INLINE_HDR_SZ_AT, (uint16_t)(rarely(20) ? chance() : size));
+    if (large) {
+        memcpy(headers, six ? ip6 : ip4, six ? sizeof(ip6) : sizeof(ip4));
+        headers[size - TCP_HEADER_SIZE + TCP_HEADER_DATA_OFFSET_AT] = 5 << 4;
+        if (rarely(10))
+            headers[chance() % size] = (uint8_t)chance();
+    }
+    units = (ETH_SEGMENT_INLINE_HDR_START_AT + size + 15) / 16;
+    segment += large ? units * 16 : ETH_SEGMENT_SIZE;
+    if (rarely(2)) {
+        uint32_t inlined = (uint32_t)(1 + chance() % 44);
+
+        store32(segment, 0x80000000 | inlined);
+        segment += (4 + inlined + 15) / 16 * 16 - 16;
+    } else {
+        store32(segment, (uint32_t)(chance() % 8000));
+        store32(segment + 4, key);
+        store64(segment + 8, addr);
+    }
+    store32(wqe, (uint32_t)(index & 0xFFFF) << CTRL_SEGMENT_WQE_INDEX_SHIFT | (large ? WQE_LSO : WQE_SEND));
+    store32(wqe + 4, qpn << CTRL_SEGMENT_QPN_SHIFT | (uint32_t)((segment + 16 - wqe) / 16));
+}
+
 static void fill_ring(struct machine *machine, struct machine *other, uint64_t ring, uint64_t consumer, uint32_t qpn,
-                      const uint32_t *keys, bool datagrams)
+                      const uint32_t *keys, bool datagrams, bool offloads)
 {
     for (uint64_t slot = 0; slot < 1u << RING_LOG; slot++) {
         uint8_t *wqe = at(machine, ring + slot * 64);
@@ -133,6 +168,10 @@ static void fill_ring(struct machine *machine, struct machine *other, uint64_t r
             memcpy(wqe + 16, vector, sizeof(vector));
             store32(wqe, (uint32_t)(index & 0xFFFF) << CTRL_SEGMENT_WQE_INDEX_SHIFT | WQE_SEND);
             store32(wqe + 4, qpn << CTRL_SEGMENT_QPN_SHIFT | (uint32_t)(4 + chance() % 3));
+        }
+        if (datagrams && offloads && slot % 4 == 0) {
+            fill_offload(wqe, index, qpn, somewhere(machine), keys[chance() % 4]);
+            slot += 3;
         }
         if (rarely(8))
             wqe[chance() % 64] = (uint8_t)chance();
@@ -205,6 +244,8 @@ static void set_up(struct pair *pair)
         train->address_vector = (int64_t)(intptr_t)vector;
         train->global_header = (int64_t)(intptr_t)header;
         train->source_qpn = 0x77;
+        train->near_offloads = !rarely(4);
+        train->far_offloads = rarely(2);
     }
     if (rarely(2)) {
         /* The same memory as a list of pages: in order, or wherever. */
@@ -239,7 +280,11 @@ static void set_up(struct pair *pair)
     train->rq_consumer = (int64_t)(chance() % 100000);
     train->scq_producer = train->scq_consumer = (int64_t)(chance() % 100000);
     train->rcq_producer = train->rcq_consumer = (int64_t)(chance() % 100000);
-    fill_ring(near, far, near->base, (uint64_t)train->sq_consumer, 0x77, keys, train->is_datagram);
+    if (train->near_offloads)
+        /* Requests of up to four blocks. */
+        train->sq_consumer &= ~INT64_C(3);
+    fill_ring(near, far, near->base, (uint64_t)train->sq_consumer, 0x77, keys, train->is_datagram,
+              train->near_offloads);
     fill_receives(far, far->base, keys);
     store32(at(near, near->base + 0x8004), (uint32_t)(train->sq_consumer + (int64_t)(chance() % 20)));
     store32(at(far, far->base + 0x8000), (uint32_t)(train->rq_consumer + 16));
@@ -261,14 +306,20 @@ static int64_t behind(struct pair *pair, bool *goes_on)
     struct train *train = &pair->train;
 
     if (train->messages < 0 || train->messages > 64 || train->sq_consumer < pair->consumer ||
-        train->near_cqes > train->messages || train->far_cqes > train->messages || train->nops > train->messages ||
+        train->near_cqes > train->messages || train->packets < 0 ||
+        train->far_cqes > (train->is_datagram ? train->packets : train->messages) ||
+        (train->is_datagram && !train->time_ns && train->packets > 64) || train->lso_done < 0 ||
+        train->lso_done >= 1 << LOG_MAX_LSO || train->nops > train->messages ||
         train->rq_next < 0 || train->rq_next >= 1 << RING_LOG || (train->has_invalidated && !train->messages) || train->stop < 0 || train->stop > 3) {
         fprintf(stderr, "a train of %lld messages broke a rule\n", (long long)train->messages);
         exit(1);
     }
     *goes_on = train->stop != TRAIN_EMPTY && ++pair->tries < TRIES;
     /* What is unusual is for somebody else: here it is left out. */
-    train->sq_consumer++;
+    if (train->stop != TRAIN_BUDGET || !train->lso_done) {
+        train->lso_done = 0;
+        train->sq_consumer += train->near_offloads ? 4 : 1;
+    }
     store32(at(&pair->near, pair->near.base + 0x8040), (uint32_t)train->scq_producer);
     store32(at(&pair->far, pair->far.base + 0x8040), (uint32_t)train->rcq_producer);
     return train->messages;
