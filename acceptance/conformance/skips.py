@@ -111,12 +111,6 @@ _GAPS: Final = tuple(
         (r"DCI caps is not supported", "no streams of an initiator", "Dynamically connected transport", ""),
         (r"Mapping AH to QP is not supported", "no mapping of address handles", "Dynamically connected transport", ""),
         (r"Tag matching is not supported", "no matching of tags in the card", "Tag matching", ""),
-        (
-            r"Device caps doesn't support Support CQE 128B compression",
-            "completions are not compressed",
-            "CQE compression",
-            "",
-        ),
         (r"Create Mkey is not supported", "no signatures over data", "Signature offload", r"_sig_"),
         (r"Create Mlx5DV QP is not supported", "no signatures over data", "Signature offload", r"_sig_"),
         (r"The device crypto engines does not support AES", "no encryption of data", "Inline encryption", ""),

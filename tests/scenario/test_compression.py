@@ -20,6 +20,7 @@ class Reader:
 
     def __init__(self, cq: CompletionQueue) -> None:
         self.cq = cq
+        self.consumer = 0
         self.sessions: list[int] = []
 
     def _is_mine(self, index: int) -> bool:
@@ -29,14 +30,14 @@ class Reader:
     def poll(self) -> list[Completion]:
         out = []
         cq = self.cq
-        while self._is_mine(cq.consumer):
-            raw = cq.raw(cq.consumer)
+        while self._is_mine(self.consumer):
+            raw = cq.raw(self.consumer)
             title = decode(raw)
             if raw[63] >> 2 & 3 != CqeFormat.COMPRESSED:
                 out.append(title)
                 self._advance(1)
                 continue
-            arrays = [cq.raw(cq.consumer + (at or 1)) for at in range(0, title.size, 8)]
+            arrays = [cq.raw(self.consumer + (at or 1)) for at in range(0, title.size, 8)]
             sizes = [size for _, size in struct.iter_unpack(">II", b"".join(arrays))][: title.size]
             out += [replace(title, counter=title.counter + at & 0xFFFF, size=size) for at, size in enumerate(sizes)]
             self.sessions.append(title.size)
@@ -45,13 +46,13 @@ class Reader:
 
     def _advance(self, count: int) -> None:
         cq = self.cq
-        for index in range(cq.consumer, cq.consumer + count):
+        for index in range(self.consumer, self.consumer + count):
             slot = index & (1 << cq.log_size) - 1
             # As a driver does: the entry is one of the pass before.
             owner = index >> cq.log_size & 1
             cq.card.memory.write(cq.addr + slot * 64 + 63, bytes((CqeOpcode.INVALID << 4 | owner,)))
-        cq.consumer += count
-        cq.card.memory.write(cq.dbr, (cq.consumer & 0xFFFFFF).to_bytes(4, "big"))
+        self.consumer += count
+        cq.card.memory.write(cq.dbr, (self.consumer & 0xFFFFFF).to_bytes(4, "big"))
 
 
 class Stage:

@@ -129,7 +129,6 @@ def test_an_overrun_queue_says_so_when_it_is_asked(bench: Bench) -> None:
     [
         ("log_cq_size", 31, Status.LIM_ERR),
         ("cqe_sz", 5, Status.BAD_PARAM),
-        ("cqe_comp_en", 1, Status.BAD_PARAM),
         ("cc", 1, Status.BAD_PARAM),
         ("c_eqn_or_apu_element", 99, Status.BAD_RES),
     ],
