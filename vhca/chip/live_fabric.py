@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vhca.fabric.capture import Capture
+from vhca.fabric.chart import Chart, of_fabric, route
 from vhca.fabric.fabric import Fabric, PortStatus
 from vhca.fabric.faults import Direction, Fault
 from vhca.sim.loop import Loop
@@ -52,6 +53,17 @@ class LiveFabric:
     def status(self) -> list[PortStatus]:
         """How each card's port and cable are."""
         return self._loop.call(self._fabric.status)
+
+    def chart(self, start: int = 0, count: int | None = None) -> Chart:
+        """Nodes and cables with states and errors: all of them, or a page of `count` from number `start` on."""
+        return self._loop.call(lambda: of_fabric(self._fabric, start, count))
+
+    def route(self, source: str, target: str) -> list[str]:
+        """The ports by which packets leave nodes on their way from one node of a topology to another.
+
+        :raises TopologyError: there is no such node, or no way.
+        """
+        return self._loop.call(lambda: route(self._fabric, source, target))
 
     def add_fault(self, name: str, fault: Fault, direction: Direction = "both") -> Fault:
         """Let something go wrong on a port's cable, and return the rule, which counts its hits.

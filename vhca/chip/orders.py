@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from vhca.chip.live_fabric import LiveCapture, LiveFabric
 from vhca.fabric.faults import ACTIONS, DIRECTIONS, Fault
+from vhca.fabric.topology import MAX_NODES, TopologyError
 from vhca.sim.loop import LoopEnded
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ MAX_RULES: Final = 32
 """On one cable: each is looked at for every packet."""
 MAX_DELAY_MS: Final = 10_000.0
 """A packet that is delayed keeps its memory."""
+CHART_PAGE: Final = 256
+"""Nodes and cables that one order tells of: so it takes a millisecond."""
 _QUOTED: Final = 60
 _SHAPE: Final = 'a request is one JSON object on one line, such as {"order": "show"}'
 
@@ -117,6 +120,8 @@ class Orders:
         self._faults_of_ours = 0
         self._orders: dict[str, Callable[[_Fields], Any]] = {
             "show": self._show,
+            "chart": self._chart,
+            "route": self._route,
             "counters": self._counters,
             "link_down": self._link_down,
             "link_up": self._link_up,
@@ -182,6 +187,21 @@ class Orders:
             "ports": [asdict(status) for status in self._fabric.status()],
             "capture": capture,
         }
+
+    def _chart(self, fields: _Fields) -> dict[str, Any]:
+        start = fields.number("start", 0, MAX_NODES * 256) or 0
+        fields.end()
+        return self._fabric.chart(start, CHART_PAGE).to_json()
+
+    def _route(self, fields: _Fields) -> list[str]:
+        source, target = fields.text("source"), fields.text("target")
+        fields.end()
+        if source is None or target is None:
+            raise _Refused("the order needs the fields source and target, such as h0 and h1")
+        try:
+            return self._fabric.route(source, target)
+        except TopologyError as error:
+            raise _Refused(str(error)) from error
 
     def _counters(self, fields: _Fields) -> dict[str, int]:
         name = fields.text("card")

@@ -127,6 +127,7 @@ class FabricPort:
 
     def counters(self) -> dict[str, int]:
         """What the card sent (xmit) and was sent (rcv), counted at the switch: words of 4 bytes, packets."""
+        self.link.wires.settle()
         counters = self.switch_port.counters
         dropped = self.switch_port.dropped
         seen = {

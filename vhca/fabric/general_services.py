@@ -54,6 +54,7 @@ class GeneralServices:
 
     def _answer(self, port: SwitchPort, packet: Packet) -> Job:
         mad = packet.payload
+        port.switch.wires.settle()
         reply = self.performance.handle(mad) if mad[1] == madwire.CLASS_PERF else refusal(mad)
         if reply is None:
             port.drop(packet, Drop.GMP_NO_REPLY)

@@ -42,8 +42,10 @@ class Way:
         self._mtu = 0  # the largest that passes both ways, 0 if nothing does
         self._there: list[Hop] = []
         self._back_again: list[Hop] = []
-        self._there_is_back = False
         self._ends: list[LinkEnd] = []  # those that packets are sent from, on the way there
+        # What passed and is not counted yet: packets and words, there and back.
+        self._owed = False
+        self._sent = self._sent_words = self._returned = self._returned_words = 0
         self._look()
 
     def is_open(self, mtu: int, *, empty: bool = False) -> bool:
@@ -58,22 +60,31 @@ class Way:
         return not any(end.in_use if empty else end.full for end in self._ends)
 
     def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
-        """See :class:`vhca.hw.hardware.Through`."""
-        if self._there_is_back:
-            for arrival, departure in self._there:
-                arrival.counters.exchanged(back, back_words, sent, sent_words)
-                departure.counters.exchanged(sent, sent_words, back, back_words)
-            return
-        for hops, count, words in ((self._there, sent, sent_words), (self._back_again, back, back_words)):
+        """See :class:`vhca.hw.hardware.Through`; ports count it when somebody reads their counters."""
+        if not self._owed:
+            self._owed = True
+            self._wires.owe(self._settle)
+        self._sent += sent
+        self._sent_words += sent_words
+        self._returned += back
+        self._returned_words += back_words
+
+    def _settle(self) -> None:
+        self._owed = False
+        there = self._there, self._sent, self._sent_words
+        back = self._back_again, self._returned, self._returned_words
+        self._sent = self._sent_words = self._returned = self._returned_words = 0
+        for hops, count, words in (there, back):
             for arrival, departure in hops:
                 arrival.counters.exchanged(0, 0, count, words)
                 departure.counters.exchanged(count, words, 0, 0)
 
     def _look(self) -> None:
+        if self._owed:
+            self._settle()  # at the ports that it passed
         self._seen = self._wires.changes
         self._there, arrives = walk(self._near, self._route)
         self._back_again, returns = walk(self._far, self._back)
-        self._there_is_back = self._there == [(arrival, out) for out, arrival in reversed(self._back_again)]
         self._ends = [self._near.end, *(out.end for _, out in self._there if out.end is not None)]
         self._mtu = 0
         if arrives is self._far and returns is self._near:

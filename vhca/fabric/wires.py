@@ -4,8 +4,12 @@ So whoever looks at a way of many cables looks at two numbers, as long as both s
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from vhca.wire.packet import Packet
+
+MOST_OWED: Final = 64
+"""Ways on which something passed that ports have not counted: whoever makes many of them pays for it."""
 
 Tap = Callable[[Packet], None]
 """Sees each packet or burst at one end of a cable: as it is sent there, before any fault, or as it arrives there."""
@@ -18,11 +22,24 @@ class Wires:
     :ivar busy: cables, by direction, that have packets on them, and packets that a fault delays.
     """
 
-    __slots__ = ("busy", "changes")
+    __slots__ = ("_owed", "busy", "changes")
 
     def __init__(self) -> None:
         self.changes = 0
         self.busy = 0
+        self._owed: list[Callable[[], None]] = []
+
+    def owe(self, count: Callable[[], None]) -> None:
+        """Have something counted before anybody reads counters of ports, or when much is owed."""
+        self._owed.append(count)
+        if len(self._owed) >= MOST_OWED:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count what is owed; to be called before counters of ports are read."""
+        owed, self._owed = self._owed, []
+        for count in owed:
+            count()
 
 
 class Taps(list[Tap]):

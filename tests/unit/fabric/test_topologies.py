@@ -9,6 +9,7 @@ from vhca.fabric import shapes
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.faults import Fault
 from vhca.fabric.topology import Builder, Cable, End, NodeSpec, Topology, TopologyError
+from vhca.fabric.wires import MOST_OWED
 from vhca.management.link_speed import LinkSpeed
 from vhca.management.performance import data_words
 from vhca.sim.clock import VirtualClock
@@ -193,6 +194,7 @@ def test_a_way_over_many_switches_is_counted_at_each_as_packets_are() -> None:
     assert way.is_open(4096, empty=True)
 
     def counted() -> dict[tuple[str, int], tuple[int, ...]]:
+        bench.fabric.wires.settle()
         return {
             (name, port.number): (c.xmit_pkts, c.xmit_data, c.rcv_pkts, c.rcv_data)
             for name, switch in bench.fabric.switches.items()
@@ -218,6 +220,18 @@ def test_a_way_over_many_switches_is_counted_at_each_as_packets_are() -> None:
     way.passed(1, words, 1, words)
     assert moved(before) == by_packets
     assert len(by_packets) >= 2 * 5, "leaf, middle, spine, middle, leaf"
+    # What passed before a way was led elsewhere is counted where it passed.
+    before = counted()
+    way.passed(1, words, 1, words)
+    bench.fabric.switches["leaf1"].set_linear(b.lid, bytes([7]))
+    assert not way.is_open(4096)
+    assert moved(before) == by_packets
+    # However many ways there are, little is owed.
+    before = counted()
+    for _ in range(1000):
+        found = a.port.through(Route(b.lid, a.lid), Route(a.lid, b.lid)) or found
+        found[0].passed(0, 0, 1, 1)
+    assert len(bench.fabric.wires._owed) < MOST_OWED
 
 
 def test_a_way_over_many_switches_closes_with_anything_on_any_of_its_cables() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any, Final
+from typing import Final
 
 from vhca.cli import running, status
-from vhca.cli.commands import fabric_make
+from vhca.cli.commands import fabric_make, fabric_show
 
 NAME: Final = "fabric"
 SUMMARY: Final = "look at a running fabric; pull and plug its cables; describe fabrics"
@@ -18,6 +18,8 @@ Look at the fabric of guests that are running, or pull and plug the cable of a c
 EPILOG: Final = f"""\
 examples:
   vhca fabric show
+  vhca fabric show --svg fabric.svg --route h0 h1
+  vhca fabric show --topology fabric.toml
   vhca fabric counters h1
   vhca fabric counters --json
   vhca fabric link down h1
@@ -34,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_rack_option(parser, default=None)
     orders = parser.add_subparsers(metavar="ORDER", required=True, help="show, counters, link down or up, or make")
 
-    show = orders.add_parser("show", help="list the cards: cable, link, state of the port, LID, faults")
-    show.set_defaults(order=_show)
+    show = fabric_show.add_arguments(orders)
     counters = orders.add_parser("counters", help="print the counters of ports, switch, subnet manager and directory")
     counters.add_argument("card", metavar="CARD", nargs="?", help="of this card's port only")
     counters.set_defaults(order=_counters)
@@ -60,11 +61,6 @@ def execute(options: argparse.Namespace) -> int:
     return status.OK
 
 
-def _show(options: argparse.Namespace) -> None:
-    found = running.order(options.rack, "show")
-    print(json.dumps(found, indent=2) if options.json else report(found))
-
-
 def _counters(options: argparse.Namespace) -> None:
     from vhca.lab.errors import printable
 
@@ -80,29 +76,3 @@ def _counters(options: argparse.Namespace) -> None:
 def _link(options: argparse.Namespace) -> None:
     running.order(options.rack, f"link_{options.way}", card=options.card)
     print(f"{options.card}: the cable is {'pulled' if options.way == 'down' else 'plugged in'}")
-
-
-def report(found: dict[str, Any]) -> str:
-    """What `vhca fabric show` prints of the answer to the order "show"."""
-    from vhca.lab.errors import printable
-    from vhca.lab.table import aligned
-
-    header = ("card", "cable", "link", "port state", "LID", "fault rules", "packets hit")
-    rows = [
-        (
-            port["name"],
-            "plugged" if port["plugged"] else "pulled",
-            "up" if port["up"] else "down",
-            port["state"],
-            str(port["lid"]) if port["lid"] else "-",
-            str(port["rules"]),
-            str(port["hits"]),
-        )
-        for port in found["ports"]
-    ]
-    lines = [printable(f"rack of process {found['pid']} in {found['directory']}"), *aligned(header, rows)]
-    if capture := found["capture"]:
-        lines.append(
-            printable(f"capture to {capture['file']}: {capture['packets']} packets {capture['trouble']}".rstrip())
-        )
-    return "\n".join(lines)

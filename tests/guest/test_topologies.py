@@ -1,0 +1,80 @@
+"""Two guests at two ends of a fat tree of three levels: they reach each other, and their tools see all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.guest.cards import assert_no_complaint, moved, wait_for
+from vhca.fabric import netdiscover, shapes
+from vhca.lab import CardConfig, Guest, Lab, RackConfig
+from vhca.lab.perftest import perftest, pingpong, run_exchange, wait_port_active
+
+TREE = shapes.fat_tree(16, radix=4, levels=3)
+FAR = [[CardConfig(host="h0")], [CardConfig(host="h15")]]
+pytestmark = pytest.mark.vhca(
+    guests=2, guest_cards=FAR, rack=RackConfig(mkey=0, topology=TREE, routing="fat-tree")
+)  # fmt: skip
+
+# A datagram that nobody answers is waited for so long (ms): the test would not end in time.
+PATIENCE = "-t 100000"
+_ports = iter(range(21000, 22000))
+
+
+@pytest.fixture(autouse=True)
+def _quiet_kernels(guest_pair: tuple[Guest, Guest]) -> Iterator[None]:
+    for guest in guest_pair:
+        wait_port_active(guest)
+    yield
+    assert_no_complaint(*guest_pair)
+
+
+def tool(guest: Guest, command: str) -> str:
+    return guest.run(command.split(), timeout_s=60, check=True).stdout
+
+
+def test_both_guests_find_the_fabric_that_was_described(guest_pair: tuple[Guest, Guest]) -> None:
+    for guest in guest_pair:
+        found = netdiscover.read(tool(guest, f"ibnetdiscover {PATIENCE}"))
+        assert found.links() == TREE.links()
+        assert {node.description for node in found.nodes.values()} == {node.name for node in TREE.nodes.values()}
+
+
+@pytest.mark.parametrize("exchange", [pingpong("rc", 5000, 50), perftest("ib_write_bw", 65536, 200)], ids=str)
+def test_they_exchange_data_over_five_switches(lab: Lab, guest_pair: tuple[Guest, Guest], exchange: object) -> None:
+    server, client = guest_pair
+    with moved(lab.hcas[0]) as at_server, moved(lab.hcas[1]) as at_client:
+        ends = run_exchange(server, client, exchange, next(_ports))  # type: ignore[arg-type]
+    for end in ends:
+        assert end.returncode == 0, end.stdout + end.stderr
+    for what in ("packets", "bytes"):
+        assert at_client[f"tx_{what}"] == at_server[f"rx_{what}"] > 0
+        assert at_server[f"tx_{what}"] == at_client[f"rx_{what}"] > 0
+
+
+def test_the_tools_find_no_error_and_wait_for_nobody(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    one, _ = guest_pair
+    one.run(f"ibqueryerrors {PATIENCE} -k -K".split(), timeout_s=60)
+    report = tool(one, f"ibqueryerrors {PATIENCE}")
+    assert f"{len(TREE.nodes)} nodes checked, 0 bad nodes found" in report
+    assert "PMA query failures" not in report
+    assert tool(one, f"saquery {PATIENCE}").count("NodeRecord dump") == len(TREE.nodes)
+    far = lab.fabric.lid("h1")
+    traced = tool(one, f"ibtracert {PATIENCE} {lab.fabric.lid('h0')} {far}")
+    assert (
+        len([line for line in traced.splitlines() if "switch port" in line]) == len(lab.fabric.route("h0", "h15")) - 1
+    )
+
+
+def test_a_cable_on_their_way_is_pulled_and_they_go_around(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    server, client = guest_pair
+    way = lab.fabric.route("h0", "h15")
+    lab.fabric.link_down(way[2])
+    try:
+        wait_for(lambda: lab.fabric.active() and lab.fabric.route("h0", "h15") != way)
+        ends = run_exchange(server, client, pingpong("rc", 5000, 50), next(_ports))
+        assert [end.returncode for end in ends] == [0, 0]
+    finally:
+        lab.fabric.link_up(way[2])
+    wait_for(lambda: lab.fabric.route("h0", "h15") == way)
