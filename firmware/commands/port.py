@@ -7,6 +7,7 @@ from firmware.model.counters import Count
 from firmware.model.hca import Hca
 from firmware.model.port import Port
 from vhca.layout import Layout
+from vhca.management.link_speed import WIDTHS
 from vhca.wire import smp
 from vhca.wire.connectx import cmd, registers
 from vhca.wire.connectx.cmd import Op, Status
@@ -22,6 +23,8 @@ READ_REGISTER: Final = int(AccessRegisterMethod.READ)
 LITTLE_ENDIAN: Final = 0
 BIG_ENDIAN: Final = 0x80
 # PAOS.admin_status and oper_status
+# Speeds by their bits in PTYS; its bits of widths are 1X, 2X, 4X, 8X, 12X.
+_PTYS_SPEEDS: Final = ("SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR")
 PAOS_UP: Final = 1
 PAOS_DOWN: Final = 2
 
@@ -183,11 +186,11 @@ def _read_pmtu(hca: Hca, data: bytes) -> bytes:
 def _read_ptys(hca: Hca, data: bytes) -> bytes:
     out = registers.PtysReg.from_bytes(data.ljust(registers.PtysReg.SIZE, b"\0"))
     find_port(hca, out.local_port)
-    # 4X wide, EDR speed
-    out.ib_link_width_capability = out.ib_link_width_admin = 0x3
-    out.ib_link_width_oper = 0x2
-    out.ib_proto_capability = out.ib_proto_admin = 0x3F
-    out.ib_proto_oper = 0x20
+    width, speed = 1 << list(WIDTHS).index(hca.info.link.width), 1 << _PTYS_SPEEDS.index(hca.info.link.speed)
+    out.ib_link_width_capability = out.ib_link_width_admin = width | 1
+    out.ib_link_width_oper = width
+    out.ib_proto_capability = out.ib_proto_admin = 2 * speed - 1
+    out.ib_proto_oper = speed
     return out.to_bytes()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vhca.hw.identity import MTU_BYTES
+from vhca.management.link_speed import USUAL, LinkSpeed
 from vhca.management.mkey import MKeyGuard
 from vhca.wire import smp
 from vhca.wire.connectx.eqe import PortChangeSubtype
@@ -49,12 +50,13 @@ class PortEvent:
 class ManagedPort:
     """One port of the card as management sees it; `info` is its PortInfo, `guids[0]` its port GUID.
 
-    `mtu`: the largest that it can have, in bytes.
+    `mtu`: the largest that it can have, in bytes; `link`: what it trains at.
     """
 
-    def __init__(self, number: int, guid: int, mtu: int = MTU_BYTES) -> None:
+    def __init__(self, number: int, guid: int, mtu: int = MTU_BYTES, link: LinkSpeed = USUAL) -> None:
         self.number = number
         self._mtu_cap = smp.mtu_code(mtu)
+        self._link = link
         self.cable_up = False
         self.forget(guid)
 
@@ -78,15 +80,9 @@ class ManagedPort:
             gid_prefix=smp.DEFAULT_GID_PREFIX,
             capability_mask=DEFAULT_CAPABILITY_MASK,
             local_port_num=self.number,
-            link_width_enabled=smp.WIDTH_1X | smp.WIDTH_4X,
-            link_width_supported=smp.WIDTH_1X | smp.WIDTH_4X,
-            link_width_active=smp.WIDTH_4X,
-            link_speed_supported=7,
             port_state=smp.PORT_DOWN,
             port_physical_state=smp.PHYS_POLLING,
             link_down_default_state=smp.PHYS_POLLING,
-            link_speed_active=smp.SPEED_QDR,
-            link_speed_enabled=7,
             neighbor_mtu=self._mtu_cap,
             vl_cap=smp.VL_CAP_4,
             vl_arbitration_high_cap=2 * DATA_VLS,
@@ -98,10 +94,8 @@ class ManagedPort:
             resp_time_value=16,
             local_phy_errors=15,
             overrun_errors=15,
-            link_speed_ext_active=smp.SPEED_EXT_EDR,
-            link_speed_ext_supported=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
-            link_speed_ext_enabled=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
         )
+        self._link.train(self.info)
         self.guard = MKeyGuard(self.info)
 
     @property

@@ -62,7 +62,7 @@ class Sma(SubnetAgent[ManagedPort]):
         super().__init__()
         self.board = info
         self.node_description = _first_description(info)
-        self.ports = {n: ManagedPort(n, guid, info.mtu) for n, guid in enumerate(info.port_guids, 1)}
+        self.ports = {n: ManagedPort(n, guid, info.mtu, info.link) for n, guid in enumerate(info.port_guids, 1)}
         self.counters: Counter[SmpCount] = Counter()
         self.counters_of: Tally[SmpCountOf] = Tally()
         # Of the request at hand: what the driver must hear.

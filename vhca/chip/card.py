@@ -84,6 +84,7 @@ def board_info(name: str, config: CardConfig) -> BoardInfo:
         device_memory_bytes=DEVICE_MEMORY_BYTES,
         first_free_uar=FIRST_UAR,
         mtu=config.mtu,
+        link=config.link,
         capabilities=config.capabilities,
     )
 

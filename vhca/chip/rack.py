@@ -129,6 +129,7 @@ class Rack:
             port = self._subnet.add_port(name, config.host)
         except TopologyError as error:
             raise RackError(f"{name}: {error}") from error
+        config = replace(config, link=port.train(config.link))
         if port.host is not None:
             config = _in_place_of(port.host, config)
         image = load_firmware(config.firmware)

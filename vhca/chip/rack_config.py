@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
+from vhca.management.link_speed import USUAL, LinkSpeed
 from vhca.subnet.engines import Engine
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class CardConfig:
     :ivar port_guid: EUI-64 of the port; None: the one behind the node GUID.
     :ivar description: node description, at most 64 bytes of UTF-8; None: the card's name.
     :ivar mtu: the largest of its port, in bytes: 2048 or 4096.
+    :ivar link: the most that its port trains at; a cable of a topology may make it less.
     :ivar device_id: of its PCI function: which card a driver takes it for. It stays what it is.
     :ivar board_id: parameter-set identifier (PSID), 1 to 15 characters of ASCII.
     :ivar fw_version: major, minor and subminor version that it tells of its program.
@@ -50,6 +52,7 @@ class CardConfig:
     port_guid: int | None = None
     description: str | None = None
     mtu: int = MTU_BYTES
+    link: LinkSpeed = USUAL
     device_id: int = DEVICE_ID
     board_id: str = BOARD_ID
     fw_version: tuple[int, int, int] = FW_VERSION

@@ -145,7 +145,7 @@ class Fabric:
             raise ValueError(f"the fabric has a port called {name} already")
         if self.plant is not None:
             place = self.plant.take(host or (name if self.plant.has_free(name) else None))
-            port = self.ports[name] = FabricPort(name, place.link, place.switch_port, place.host)
+            port = self.ports[name] = FabricPort(name, place.link, place.switch_port, place.host, place.cable)
         elif host is not None:
             raise TopologyError(f"{name}: there is no host {host} without a topology; give one")
         else:

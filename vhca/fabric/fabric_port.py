@@ -10,6 +10,7 @@ from vhca.fabric.port import SwitchPort
 from vhca.fabric.through import Way, walk
 from vhca.fabric.topology import Node
 from vhca.fabric.wires import Tap, Taps
+from vhca.management.link_speed import USUAL, LinkSpeed
 from vhca.wire.packet import MANAGEMENT_VL, Packet, Route
 
 
@@ -23,13 +24,16 @@ class Listener(Protocol):
 
 
 class FabricPort:
-    """The card's end of a cable; `host` is whose place in a topology the card has."""
+    """The card's end of a cable that runs at `cable` at most; `host` is whose place in a topology the card has."""
 
-    def __init__(self, name: str, link: Link, switch_port: SwitchPort, host: Node | None = None) -> None:
+    def __init__(
+        self, name: str, link: Link, switch_port: SwitchPort, host: Node | None = None, cable: LinkSpeed | None = None
+    ) -> None:
         self.name = name
         self.link = link
         self.switch_port = switch_port
         self.host = host
+        self._cable = cable if cable is not None else USUAL
         self.end: LinkEnd = link.a
         self.loopback_taps: list[Tap] = []
         self.recordings: list[Listener] = []
@@ -66,6 +70,12 @@ class FabricPort:
         self._receive = None
         self._link_changed = None
         self._card_full = None
+
+    def train(self, most: LinkSpeed) -> LinkSpeed:
+        """What both ends of the cable run at, if the card can do `most`; to be asked before the link is up."""
+        agreed = self._cable.at_most(most)
+        self.switch_port.set_speed(agreed)
+        return agreed
 
     def set_enabled(self, enabled: bool) -> None:
         """Switch the card's transmitter on or off, as a reset does; the other end sees the link go."""

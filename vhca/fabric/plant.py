@@ -14,18 +14,16 @@ from vhca.fabric.wires import Wires
 from vhca.management.fair_queue import CallSoon
 from vhca.management.link_speed import LinkSpeed
 
-CARD_SPEED = LinkSpeed(4, "EDR")
-"""What a card trains at, at most."""
-
 
 class Place:
     """What a card has of a host whose place it took: its port and cable (whose end `a` is the card's)."""
 
-    def __init__(self, host: Node, number: int, link: Link, switch_port: SwitchPort) -> None:
+    def __init__(self, host: Node, number: int, link: Link, switch_port: SwitchPort, cable: LinkSpeed) -> None:
         self.host = host
         self.number = number
         self.link = link
         self.switch_port = switch_port
+        self.cable = cable
 
 
 class Plant:
@@ -98,8 +96,7 @@ class Plant:
         if self.hosts.pop(host.name, None) is not None:
             link.a.set_enabled(False)
         switch_port = self.switches[peer.node].ports[peer.port]
-        switch_port.set_speed(cable.link.at_most(CARD_SPEED))
-        return Place(host, number, link, switch_port)
+        return Place(host, number, link, switch_port, cable.link)
 
     def _named(self, name: str) -> Node:
         host = self._free.get(name)

@@ -8,6 +8,7 @@ from vhca.hw.effects import Effects
 from vhca.hw.events import Event
 from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 from vhca.hw.memory import Memory
+from vhca.management.link_speed import USUAL, LinkSpeed
 from vhca.wire.packet import Route
 
 TraceSink = Callable[[str, Mapping[str, object]], None]
@@ -24,8 +25,8 @@ class BoardInfo:
     GUIDs are EUI-64 as integers. `uar_pages` counts 4 KiB pages of BAR0; `first_free_uar` is the lowest page that is
     not covered by the init segment or the MSI-X tables. `device_memory_start` is the offset in BAR0, behind the UAR
     pages, of the first of three windows of `device_memory_bytes` each: bytes, increment, test-and-set. `mtu`: the
-    largest of its ports, in bytes. `capabilities`: what this card is to have less of than its program offers; the
-    program knows the names.
+    largest of its ports, in bytes. `link`: what its ports train at, with the cables that they have. `capabilities`:
+    what this card is to have less of than its program offers; the program knows the names.
     """
 
     node_guid: int
@@ -38,6 +39,7 @@ class BoardInfo:
     revision: int = 0
     fw_version: tuple[int, int, int] = FW_VERSION
     mtu: int = MTU_BYTES
+    link: LinkSpeed = USUAL
     capabilities: Mapping[str, int] = field(default_factory=dict)
     msix_vectors: int = 64
     uar_pages: int = 7936

@@ -76,6 +76,10 @@ class LinkSpeed:
         info.link_speed_ext_active = extended
 
 
+USUAL: Final = LinkSpeed()
+"""What a card does, and a cable of which nothing is said."""
+
+
 def rate_of(info: PortInfo) -> int:
     """The code of the rate at which a port runs, by its PortInfo; that of 4xEDR if it says nothing that exists."""
     lanes = next((lanes for lanes, code in WIDTHS.items() if code == info.link_width_active), 4)

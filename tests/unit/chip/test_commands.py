@@ -371,7 +371,7 @@ def test_port_registers(driver: Driver) -> None:
     assert (told.max_mtu, told.oper_mtu) == (4096, 4096)
     ptys = registers.PtysReg(local_port=1, proto_mask=1)
     speed = registers.PtysReg.from_bytes(access(driver, RegisterId.PTYS, ptys.to_bytes(), 1))
-    assert (speed.ib_link_width_oper, speed.ib_proto_oper) == (2, 0x20)
+    assert (speed.ib_link_width_oper, speed.ib_proto_oper) == (4, 0x20)
     pvlc = registers.PvlcReg(local_port=1)
     assert registers.PvlcReg.from_bytes(access(driver, RegisterId.PVLC, pvlc.to_bytes(), 1)).vl_hw_cap == 4
     access(driver, RegisterId.NODE_DESC, b"a new name".ljust(64, b"\0"), 0)

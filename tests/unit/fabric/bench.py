@@ -10,6 +10,7 @@ from firmware.mads.sma import Sma, owns
 from tests.packets import changed
 from vhca.fabric.fabric import Fabric
 from vhca.hw.hardware import BoardInfo
+from vhca.management.link_speed import LinkSpeed
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.sim.clock import VirtualClock
 from vhca.wire import mad as madwire
@@ -45,8 +46,9 @@ class Card:
         self, fabric: Fabric, name: str, guid: int, now_ns: Callable[[], int], mtu: int = 4096, host: str | None = None
     ) -> None:
         self.now_ns = now_ns
-        self.sma = Sma(BoardInfo(guid, guid, (guid,), node_description=name, mtu=mtu))
         self.port = fabric.add_port(name, host)
+        link = self.port.train(LinkSpeed())
+        self.sma = Sma(BoardInfo(guid, guid, (guid,), node_description=name, mtu=mtu, link=link))
         self.events: list[PortEvent] = []
         self.inbox: list[Packet] = []
         self.silent = False

@@ -328,7 +328,7 @@ def test_simulated_nodes_answer_for_their_counters_and_refuse_the_rest() -> None
 def test_the_directory_knows_hosts_that_are_simulated_and_the_rate_of_ways_to_them() -> None:
     builder = Builder()
     builder.add_node(NodeSpec("s1", "switch", 8))
-    links = {"h0": LinkSpeed(), "slow": LinkSpeed(1, "SDR"), "fast": LinkSpeed(4, "NDR")}
+    links = {"h0": LinkSpeed(2, "HDR"), "slow": LinkSpeed(1, "SDR"), "fast": LinkSpeed(4, "NDR")}
     for port, (name, link) in enumerate(links.items(), 1):
         builder.add_node(NodeSpec(name, "host", 1))
         builder.add_cable(Cable(End("s1", port), End(name, 1), link))
@@ -351,4 +351,10 @@ def test_the_directory_knows_hosts_that_are_simulated_and_the_rate_of_ways_to_th
         )
         (answer,) = bench.sa(card, request)
         rates[name] = sa.PathRecord.from_bytes(answer.data).rate
-    assert rates == {"slow": LinkSpeed(1, "SDR").rate, "fast": LinkSpeed(4, "EDR").rate}
+    assert rates == {"slow": LinkSpeed(1, "SDR").rate, "fast": LinkSpeed(2, "EDR").rate}
+    # A card and the port at its switch agree: 2 lanes of the cable, EDR of the card.
+    for info in (card.sma.port(1).info, card.port.switch_port.info):
+        agreed = smp.PortInfo()
+        LinkSpeed(2, "EDR").train(agreed)
+        assert info.link_width_active == agreed.link_width_active == smp.WIDTH_2X
+        assert info.link_speed_ext_active == agreed.link_speed_ext_active == smp.SPEED_EXT_EDR
