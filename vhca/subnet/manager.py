@@ -39,9 +39,13 @@ RETRY_SWEEP_NS: Final = 1_000_000_000
 TRAP_SWEEPS: Final = 16
 TRAP_SWEEP_NS: Final = 500_000_000
 MAX_HOPS: Final = 62
+# Nodes that a sweep asks for, and thinks about, in one go.
+NODES_PER_TURN: Final = 16
 SUBNET_TIMEOUT: Final = 18
 
 Answers = list[Smp | None]
+Probe = tuple[tuple[int, ...], PortKey | None]
+"""A directed route to look at, and the place at whose other end it ends."""
 
 
 def _ok(answer: Smp | None) -> bool:
@@ -185,6 +189,7 @@ class SubnetManager:
         yield from self._discover(topology)
         self.topology = topology
         self._assign_lids(topology)
+        yield []
         # Switches first: answers and data of adapters need their tables.
         yield from self._configure_switches(topology)
         yield from self.tables.write_linear(topology)
@@ -206,36 +211,49 @@ class SubnetManager:
 
     def _discover(self, topology: Topology) -> Work:
         """Walk all cables, one hop further in each round (14.4.4)."""
-        frontier: list[tuple[tuple[int, ...], PortKey | None]] = [((), None)]
+        frontier: list[Probe] = [((), None)]
         while frontier:
-            answers = yield [self._probe(path, origin) for path, origin in frontier]
             fresh: list[tuple[Node, int]] = []
-            for (path, origin), answer in zip(frontier, answers, strict=True):
-                if answer is None or not _ok(answer):
-                    self._note_silence(origin)
-                    continue
-                info = NodeInfo.from_bytes(answer.data)
-                here = (info.node_guid, info.local_port_num)
-                if origin is not None:
-                    topology.join(origin, here)
-                    self._silent.discard(origin)
-                    if info.node_type == smpwire.NODE_TYPE_SWITCH:
-                        # Of both ends: next time the cable may be found from the other one.
-                        self._trunks |= {origin, here}
+            for at in range(0, len(frontier), NODES_PER_TURN):
+                some = frontier[at : at + NODES_PER_TURN]
+                answers = yield [self._probe(path, origin) for path, origin in some]
+                for (path, origin), answer in zip(some, answers, strict=True):
+                    if answer is None or not _ok(answer):
+                        self._note_silence(origin)
                     else:
-                        self._trunks.discard(origin)
-                node = topology.nodes.get(info.node_guid)
-                if node is None:
-                    node = topology.nodes[info.node_guid] = Node(info.node_guid, info, path)
-                    fresh.append((node, info.local_port_num))
-                elif not node.is_switch and info.local_port_num not in node.port_paths:
-                    fresh.append((node, info.local_port_num))
-                node.port_paths.setdefault(info.local_port_num, path)
-                if origin is None:
-                    self.guid = info.port_guid
-                self._note_port_guid(node, info)
-            yield from self._read_nodes(topology, fresh)
+                        self._meet(topology, path, origin, NodeInfo.from_bytes(answer.data), fresh)
+            for at in range(0, len(fresh), NODES_PER_TURN):
+                yield from self._read_nodes(topology, fresh[at : at + NODES_PER_TURN])
             frontier = self._next_hops(topology, fresh)
+
+    def _meet(
+        self,
+        topology: Topology,
+        path: tuple[int, ...],
+        origin: PortKey | None,
+        info: NodeInfo,
+        fresh: list[tuple[Node, int]],
+    ) -> None:
+        """Note who answered at the end of a path, behind the port `origin`; what is new is put into `fresh`."""
+        here = (info.node_guid, info.local_port_num)
+        if origin is not None:
+            topology.join(origin, here)
+            self._silent.discard(origin)
+            if info.node_type == smpwire.NODE_TYPE_SWITCH:
+                # Of both ends: next time the cable may be found from the other one.
+                self._trunks |= {origin, here}
+            else:
+                self._trunks.discard(origin)
+        node = topology.nodes.get(info.node_guid)
+        if node is None:
+            node = topology.nodes[info.node_guid] = Node(info.node_guid, info, path)
+            fresh.append((node, info.local_port_num))
+        elif not node.is_switch and info.local_port_num not in node.port_paths:
+            fresh.append((node, info.local_port_num))
+        node.port_paths.setdefault(info.local_port_num, path)
+        if origin is None:
+            self.guid = info.port_guid
+        self._note_port_guid(node, info)
 
     def _probe(self, path: tuple[int, ...], origin: PortKey | None) -> Request:
         """The question that finds a node; who is there, and so the key, is known from the last time only."""
@@ -289,9 +307,9 @@ class SubnetManager:
                 node.ports[number] = NodePort(number, guid, PortInfo.from_bytes(answer.data))
 
     @staticmethod
-    def _next_hops(topology: Topology, fresh: list[tuple[Node, int]]) -> list[tuple[tuple[int, ...], PortKey | None]]:
+    def _next_hops(topology: Topology, fresh: list[tuple[Node, int]]) -> list[Probe]:
         """Where to look next: behind every live port of a new switch that is not known yet."""
-        frontier: list[tuple[tuple[int, ...], PortKey | None]] = []
+        frontier: list[Probe] = []
         for node, _ in fresh:
             if not node.is_switch or len(node.path) >= MAX_HOPS:
                 continue
@@ -328,7 +346,9 @@ class SubnetManager:
     def _configure_switches(self, topology: Topology) -> Work:
         top = max((port.lid for _, port in topology.end_ports()), default=0)
         requests = []
-        for switch in topology.switches():
+        for number, switch in enumerate(topology.switches()):
+            if number % NODES_PER_TURN == 0:
+                yield []
             port = switch.ports.get(0)
             if port is None or switch.switch_info is None:
                 continue

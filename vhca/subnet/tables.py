@@ -61,6 +61,7 @@ class SwitchTables:
     def write_linear(self, topology: Topology) -> Work:
         """Where each LID goes, and which LID each port may send from."""
         changes: list[tuple[Node, Block, bytes]] = []
+        yield []
         finding = routing.find(topology, self.engine)
         while True:
             try:

@@ -11,8 +11,10 @@ from tests.support.driver import CommandFailed, Driver
 from tests.unit.chip.test_commands import Bench
 from vhca.chip.card import board_info, node_guid
 from vhca.chip.rack import Rack, RackError
-from vhca.chip.rack_config import CardConfig
+from vhca.chip.rack_config import CardConfig, RackConfig
+from vhca.fabric import shapes
 from vhca.fabric.fabric import DEFAULT_SWITCH_GUID
+from vhca.management.link_speed import LinkSpeed
 from vhca.pci.function import CONFIG_REGION
 from vhca.wire.connectx import cmd, registers
 from vhca.wire.connectx.caps import CmdHcaCap
@@ -187,3 +189,29 @@ def test_the_program_refuses_what_the_card_does_not_have(
 def test_every_capability_of_the_program_can_be_given_as_it_is() -> None:
     assert GENERAL.keys() >= BIT_SETS
     assert plugged(CardConfig(capabilities=GENERAL)).board.objects()["pd"] == 0
+
+
+@pytest.mark.parametrize(
+    ("link", "width", "speed"),
+    [
+        (LinkSpeed(), 4, 0x20),
+        (LinkSpeed(1, "SDR"), 1, 1),
+        (LinkSpeed(12, "FDR"), 16, 0x10),
+        (LinkSpeed(2, "NDR"), 2, 0x80),
+    ],
+)
+def test_a_driver_reads_what_the_link_was_trained_at(link: LinkSpeed, width: int, speed: int) -> None:
+    driver = plugged(CardConfig(link=link))
+    ask = registers.PtysReg(local_port=1, proto_mask=1).to_bytes()
+    header = cmd.AccessRegisterIn(register_id=RegisterId.PTYS)
+    told = registers.PtysReg.from_bytes(driver.run(Op.ACCESS_REG, header, ask, out_size=16 + len(ask), op_mod=1)[16:])
+    assert (told.ib_link_width_oper, told.ib_proto_oper) == (width, speed)
+    assert told.ib_link_width_capability & width
+    assert told.ib_proto_capability & speed
+
+
+def test_the_ends_of_a_cable_agree_on_the_lower_of_what_both_can(tmp_path: Path) -> None:
+    topology = shapes.star(1, 2, link=LinkSpeed(2, "HDR"))
+    rack = Rack([CardConfig(), CardConfig(link=LinkSpeed(4, "NDR"))], tmp_path, RackConfig(topology=topology))
+    assert [card.info.link for card in rack.hcas] == [LinkSpeed(2, "EDR"), LinkSpeed(2, "HDR")]
+    rack.loop.close()
