@@ -56,7 +56,8 @@ class ManagedPort:
     def __init__(self, number: int, guid: int, mtu: int = MTU_BYTES, link: LinkSpeed = USUAL) -> None:
         self.number = number
         self._mtu_cap = smp.mtu_code(mtu)
-        self._link = link
+        # Plain values: what the board gave is shared with nobody.
+        self._width, self._speed = link.width, link.speed
         self.cable_up = False
         self.forget(guid)
 
@@ -95,7 +96,7 @@ class ManagedPort:
             local_phy_errors=15,
             overrun_errors=15,
         )
-        self._link.train(self.info)
+        LinkSpeed(self._width, self._speed).train(self.info)
         self.guard = MKeyGuard(self.info)
 
     @property

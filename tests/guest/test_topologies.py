@@ -50,7 +50,7 @@ def test_they_exchange_data_over_five_switches(lab: Lab, guest_pair: tuple[Guest
         assert end.returncode == 0, end.stdout + end.stderr
     for what in ("packets", "bytes"):
         assert at_client[f"tx_{what}"] == at_server[f"rx_{what}"] > 0
-        assert at_server[f"tx_{what}"] == at_client[f"rx_{what}"] > 0
+        assert at_server[f"tx_{what}"] == at_client[f"rx_{what}"]
 
 
 def test_the_tools_find_no_error_and_wait_for_nobody(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
