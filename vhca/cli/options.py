@@ -121,8 +121,8 @@ def add_topology_options(parser: argparse._ActionsContainer) -> None:
         type=topology_file,
         metavar="FILE",
         help="switches, cables and hosts of the fabric: TOML, or what ibnetdiscover prints (`vhca fabric make --help`);"
-        " cards take the places of the hosts called h0, h1, ..., else of the first ones; the others are simulated"
-        " (default: one switch)",
+        " cards take the places of the hosts called g0, g1, ... or h0, h1, ..., else of the first ones; the others are"
+        " simulated (default: one switch)",
     )
     parser.add_argument(
         "--routing",

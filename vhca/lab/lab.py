@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,7 @@ from vhca.lab.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from vhca.chip.live_fabric import LiveFabric
+    from vhca.fabric.topology import Topology
 
 
 class Lab:
@@ -84,6 +86,8 @@ class Lab:
                 raise LabError(f"{count} cards per guest: not possible", "give 0 to 16")
         from vhca.chip.rack import MAX_CARDS
 
+        if rack is not None and rack.topology is not None:
+            guest_cards = [_placed(f"g{index}", configs, rack.topology) for index, configs in enumerate(guest_cards)]
         cards = [config for configs in guest_cards for config in configs] + [usual] * spare_hcas
         self.rack_config = rack if rack is not None else RackConfig()
         if self.rack_config.topology is None and len(cards) > MAX_CARDS:
@@ -261,6 +265,14 @@ class Lab:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(failed=kind is not None)
+
+
+def _placed(guest: str, cards: Sequence[CardConfig], topology: Topology) -> Sequence[CardConfig]:
+    """The cards of a guest, the first of which takes the place of the host with the guest's name, if there is one."""
+    node = topology.nodes.get(guest)
+    if not cards or cards[0].host is not None or node is None or node.kind != "host":
+        return cards
+    return [replace(cards[0], host=guest), *cards[1:]]
 
 
 _LIVING: weakref.WeakSet[Lab] = weakref.WeakSet()

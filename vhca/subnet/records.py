@@ -5,13 +5,15 @@ from typing import Any, Final
 
 from vhca.layout import Layout
 from vhca.management.link_speed import rate_of, slower
-from vhca.subnet.manager import PRIORITY, SubnetManager
+from vhca.subnet.manager import MAX_HOPS, PRIORITY, SubnetManager
 from vhca.subnet.multicast import LIFE_TIME, MulticastGroups, selected
 from vhca.subnet.topology import Node, NodePort
 from vhca.wire import sa, smp
 from vhca.wire.mad import SA_STATUS_INSUFFICIENT_COMPONENTS, SA_STATUS_INVALID_GID, gid
 from vhca.wire.packet import DEFAULT_PKEY
 from vhca.wire.sa import COMPONENTS, PathRecord
+
+MTU_LARGEST: Final = smp.MTU_4096
 
 Place = tuple[Node, NodePort]
 
@@ -116,7 +118,7 @@ def paths(
         raise NotOnePath(SA_STATUS_INSUFFICIENT_COMPONENTS)
     for source in sources:
         for destination in destinations:
-            yield _path(source[1], destination[1], wanted, mask)
+            yield _path(manager, source, destination, wanted, mask)
 
 
 def _ends(manager: SubnetManager, wanted_gid: bytes, wanted_lid: int, by_gid: int, by_lid: int) -> list[Place]:
@@ -132,9 +134,11 @@ def _ends(manager: SubnetManager, wanted_gid: bytes, wanted_lid: int, by_gid: in
     return [(node, port) for node, port in topology.end_ports() if port.lid]
 
 
-def _path(source: NodePort, destination: NodePort, wanted: PathRecord, mask: int) -> PathRecord | None:
-    mtu = min(source.info.neighbor_mtu, destination.info.neighbor_mtu)
-    rate = slower(rate_of(source.info), rate_of(destination.info))
+def _path(manager: SubnetManager, start: Place, end: Place, wanted: PathRecord, mask: int) -> PathRecord | None:
+    source, destination = start[1], end[1]
+    mtu, rate = MTU_LARGEST, rate_of(source.info)
+    for info in (source.info, *_on_the_way(manager, start, destination.lid), destination.info):
+        mtu, rate = min(mtu, info.neighbor_mtu), slower(rate, rate_of(info))
     path = PathRecord(
         dgid=gid(destination.info.gid_prefix, destination.guid),
         sgid=gid(source.info.gid_prefix, source.guid),
@@ -143,6 +147,24 @@ def _path(source: NodePort, destination: NodePort, wanted: PathRecord, mask: int
         pkey=wanted.pkey if mask & sa.PATH_PKEY else DEFAULT_PKEY,
     )
     return _finish(path, wanted, mask, mtu, rate)
+
+
+def _on_the_way(manager: SubnetManager, start: Place, lid: int) -> Iterator[smp.PortInfo]:
+    """The ports by which packets for a LID leave switches."""
+    topology, routes = manager.topology, manager.tables.routes
+    place = topology.attachment(*start)
+    for _ in range(MAX_HOPS):
+        table = routes.table(place[0]) if place is not None else b""
+        if place is None or lid >= len(table):
+            return
+        key = place[0], table[lid]
+        port = topology.nodes[key[0]].ports.get(key[1])
+        if port is None or not port.number:
+            return
+        yield port.info
+        place = topology.cables.get(key)
+        if place is None or place[0] not in topology.nodes or not topology.nodes[place[0]].is_switch:
+            return
 
 
 def _group_path(manager: SubnetManager, groups: MulticastGroups, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:

@@ -328,16 +328,18 @@ def test_simulated_nodes_answer_for_their_counters_and_refuse_the_rest() -> None
 def test_the_directory_knows_hosts_that_are_simulated_and_the_rate_of_ways_to_them() -> None:
     builder = Builder()
     builder.add_node(NodeSpec("s1", "switch", 8))
+    builder.add_node(NodeSpec("s2", "switch", 8))
+    builder.add_cable(Cable(End("s1", 8), End("s2", 8), LinkSpeed(1, "FDR")))
     links = {"h0": LinkSpeed(2, "HDR"), "slow": LinkSpeed(1, "SDR"), "fast": LinkSpeed(4, "NDR")}
-    for port, (name, link) in enumerate(links.items(), 1):
+    for port, (name, link) in enumerate([*links.items(), ("behind", LinkSpeed(4, "NDR"))], 1):
         builder.add_node(NodeSpec(name, "host", 1))
-        builder.add_cable(Cable(End("s1", port), End(name, 1), link))
+        builder.add_cable(Cable(End("s2" if name == "behind" else "s1", port), End(name, 1), link))
     topology = builder.topology()
     bench = TopologyBench(topology, ("h0",))
     bench.run()
     (card,) = bench.cards
     rates = {}
-    for name in ("slow", "fast"):
+    for name in ("slow", "fast", "behind"):
         port_gid = madwire.gid(smp.DEFAULT_GID_PREFIX, topology.nodes[name].port_guids[0])
         record = sa.PathRecord(sgid=card.gid, dgid=port_gid, numb_path=1)
         request = SaMad(
@@ -351,7 +353,8 @@ def test_the_directory_knows_hosts_that_are_simulated_and_the_rate_of_ways_to_th
         )
         (answer,) = bench.sa(card, request)
         rates[name] = sa.PathRecord.from_bytes(answer.data).rate
-    assert rates == {"slow": LinkSpeed(1, "SDR").rate, "fast": LinkSpeed(2, "EDR").rate}
+    wanted = {"slow": LinkSpeed(1, "SDR"), "fast": LinkSpeed(2, "EDR"), "behind": LinkSpeed(1, "FDR")}
+    assert rates == {name: link.rate for name, link in wanted.items()}
     # A card and the port at its switch agree: 2 lanes of the cable, EDR of the card.
     for info in (card.sma.port(1).info, card.port.switch_port.info):
         agreed = smp.PortInfo()

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from vhca.chip.rack import Rack
-from vhca.chip.rack_config import CardConfig
+from vhca.chip.rack_config import CardConfig, RackConfig
+from vhca.fabric.topology import Builder, Cable, End, NodeSpec
 from vhca.lab import folders
 from vhca.lab import lab as bench
 from vhca.lab.cache import Cache, Progress
@@ -143,6 +144,20 @@ def test_all_cards_of_a_lab_are_like_one_description(tmp_path: Path) -> None:
     assert isinstance(rack, Rack)
     assert [card.config for card in rack.hcas] == [described] * 5
     rack.loop.close()
+
+
+def test_guests_take_the_places_of_hosts_that_are_called_like_them(tmp_path: Path) -> None:
+    builder = Builder()
+    builder.add_node(NodeSpec("leaf", "switch", 8))
+    for port, name in enumerate(("h0", "g1", "h2", "n"), 1):
+        builder.add_node(NodeSpec(name, "host", 1))
+        builder.add_cable(Cable(End("leaf", port), End(name, 1)))
+    rack = RackConfig(topology=builder.topology())
+    lab = Lab(guests=3, guest_cards=[[CardConfig()], [CardConfig()], [CardConfig(host="n")]], rack=rack)
+    made = lab._own_rack(lab._cards, tmp_path)
+    assert isinstance(made, Rack)
+    assert [card.info.node_description for card in made.hcas] == ["h0", "g1", "n"]
+    made.loop.close()
 
 
 @pytest.mark.usefixtures("broken_machine")
