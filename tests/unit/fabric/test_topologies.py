@@ -13,6 +13,7 @@ from vhca.fabric.wires import MOST_OWED
 from vhca.management.link_speed import LinkSpeed
 from vhca.management.performance import data_words
 from vhca.sim.clock import VirtualClock
+from vhca.subnet.manager import LIGHT_SWEEP_NS, REST_NS
 from vhca.subnet.topology import Topology as Found
 from vhca.wire import mad as madwire
 from vhca.wire import perf, sa, smp
@@ -361,3 +362,23 @@ def test_the_directory_knows_hosts_that_are_simulated_and_the_rate_of_ways_to_th
         LinkSpeed(2, "EDR").train(agreed)
         assert info.link_width_active == agreed.link_width_active == smp.WIDTH_2X
         assert info.link_speed_ext_active == agreed.link_speed_ext_active == smp.SPEED_EXT_EDR
+
+
+def test_behind_a_light_sweep_is_a_pause_for_each_question_of_it() -> None:
+    bench = TopologyBench(SHAPES["two levels"])
+    bench.run()
+    manager = bench.fabric.manager
+    times: list[int] = []
+    asked = [0]
+    while len(times) < 3:
+        deadline = bench.fabric.next_deadline()
+        assert deadline is not None
+        before, swept = manager.transactions.asked, bench.fabric.counters().get("sm.light_sweeps", 0)
+        bench.clock.advance(max(0, deadline - bench.clock.now_ns()))
+        bench.fabric.run_timers(bench.clock.now_ns())
+        bench.run()
+        if bench.fabric.counters().get("sm.light_sweeps", 0) > swept:
+            times.append(bench.clock.now_ns())
+            asked.append(manager.transactions.asked - before)
+    assert asked[1] == asked[2] > 300
+    assert times[2] - times[1] == LIGHT_SWEEP_NS + asked[1] * REST_NS
