@@ -33,7 +33,7 @@ from vhca.hw.effects import (
     RaiseIrq,
     Transmit,
 )
-from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, PacketIn, Reset
+from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, PacketIn, Reset, SqDoorbell
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Through, TraceSink
 from vhca.hw.memory import DmaError, Memory
 from vhca.sim.clock import Clock
@@ -327,8 +327,26 @@ class Board:
         if self._busy or self._waiting:
             self._waiting.append(lambda: self._handle(event))
             self._ask_for_turn()
+        elif type(event) is SqDoorbell and not self.dead:
+            self._rung(event)
         else:
             self._handle(event)
+
+    def _rung(self, event: SqDoorbell) -> None:
+        """As :meth:`_step`, in short: the most frequent event has no effects, and its turn tells the rest."""
+        if self.apart:
+            self.rounds.join()
+        effects: Effects = []
+        self._busy = True
+        try:
+            self.firmware.handle(event, self._clock.now_ns(), effects)
+        except Exception:
+            self._die()
+        finally:
+            self._busy = False
+        if effects:
+            self.execute(effects)
+        self._ask_for_turn()
 
     def _handle(self, event: Event) -> None:
         if self.dead:
@@ -401,7 +419,7 @@ class Board:
         """Work of a turn; tell whether there is more."""
         now_ns = self._clock.now_ns
         end = now_ns() + TURN_NS
-        waiting = False
+        more = False
         for _ in range(TURN_PIECES):
             worked = False
             while self._link_changes:
@@ -423,9 +441,17 @@ class Board:
                 worked = True
                 self._step(lambda effects: self.firmware.step(now_ns(), effects))
                 waiting = not self.dead and self.firmware.waiting()
-            if not worked or self.rounds.parted or now_ns() >= end:
+            more = bool(
+                waiting
+                or self._waiting
+                or self._inbox
+                or self._command_doorbells
+                or self._link_changes
+                or self._fetching is not None
+            )
+            if not more or not worked or self.rounds.parted or now_ns() >= end:
                 break
-        return bool(waiting or self._waiting or self._inbox or self._command_doorbells or self._fetching is not None)
+        return more
 
     def _held_back(self) -> bool:
         """May the firmware not send now, since a cable or, for packets to itself, the inbox is full?"""

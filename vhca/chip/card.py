@@ -26,7 +26,7 @@ from vhca.pci import (
     PowerManagementCapability,
     Type0Header,
 )
-from vhca.pci.function import CONFIG_REGION, ResetReason
+from vhca.pci.function import ResetReason
 from vhca.sim.loop import Loop
 from vhca.vfio_user.dma import DmaTable
 from vhca.vfio_user.server import Server
@@ -162,16 +162,9 @@ class CardFunction(PciFunction):
         on_config: Callable[[], None],
         on_reset: Callable[[ResetReason], None],
     ) -> None:
-        super().__init__(config, {0: board.bar0}, on_reset)
+        super().__init__(config, {0: board.bar0}, on_reset, on_config)
         self.name = board.name
         self._board = board
-        self._on_config = on_config
-
-    def region_write(self, region: int, offset: int, data: bytes) -> None:
-        """See :class:`vhca.pci.function.PciFunction`."""
-        super().region_write(region, offset, data)
-        if region == CONFIG_REGION:
-            self._on_config()
 
     def overloaded(self) -> bool:
         """See :class:`vhca.vfio_user.device.Device`."""
@@ -240,7 +233,7 @@ class Card:
             self.server.irqs.raise_irq,
             self._later,
             self._limit_memory,
-            lambda: self.server.rest_s() > 0,
+            self.server.rests,
             rounds,
             self._stand_in_line,
         )
@@ -286,9 +279,8 @@ class Card:
 
     def _stand_in_line(self, board: Board) -> None:
         """A turn for the board: soon, or when it has rested."""
-        rest_s = self.server.rest_s()
-        if rest_s:
-            self._loop.call_later(rest_s, lambda: self._rounds.ask(board))
+        if self.server.rests():
+            self._loop.call_later(self.server.rest_s(), lambda: self._rounds.ask(board))
         else:
             self._rounds.ask(board)
 

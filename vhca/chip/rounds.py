@@ -44,7 +44,9 @@ class Rounds:
     def ask(self, member: Member) -> None:
         """Stand in line for one turn."""
         self._next.append(member)
-        self._ask()
+        if not self._asked:
+            self._asked = True
+            self._call_soon(self._round)
 
     def set_apart(self, near: Member, far: Member, finish: Callable[[], None], most: int) -> bool:
         """Leave both alone until `finish` is called; False if no other board could do something meanwhile.
@@ -79,11 +81,6 @@ class Rounds:
             if apart:
                 self.join()
 
-    def _ask(self) -> None:
-        if not self._asked:
-            self._asked = True
-            self._call_soon(self._round)
-
     def _round(self) -> None:
         """A turn for each that waits now, as far as the time goes."""
         self._asked = False
@@ -102,18 +99,21 @@ class Rounds:
                 now = self._now_ns()
                 if self._apart and (not line or now >= self._join_at):
                     self.join()
-                if not self._apart:
+                if later and not self._apart:
                     line.extend(later)
                     later.clear()
                 if now >= end:
                     break
         finally:
             try:
-                self.join()
+                if self._apart:
+                    self.join()
             finally:
-                line.extend(later)
-                # Who is left stands in front of those who have asked meanwhile.
-                self._next.extendleft(reversed(line))
-                line.clear()
-                if self._next:
-                    self._ask()
+                if line or later:
+                    line.extend(later)
+                    # Who is left stands in front of those who have asked meanwhile.
+                    self._next.extendleft(reversed(line))
+                    line.clear()
+                if self._next and not self._asked:
+                    self._asked = True
+                    self._call_soon(self._round)

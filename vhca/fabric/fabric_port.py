@@ -34,6 +34,7 @@ class FabricPort:
         self.switch_port = switch_port
         self.host = host
         self._cable = cable if cable is not None else USUAL
+        self._wires = link.wires
         self.end: LinkEnd = link.a
         self.loopback_taps: list[Tap] = []
         self.recordings: list[Listener] = []
@@ -92,6 +93,8 @@ class FabricPort:
     @property
     def full(self) -> bool:
         """True while what was sent has not got far, or is not recorded yet: the card holds back."""
+        if not (self.recordings or self._wires.busy):
+            return False
         return self.end.full or self._unrecorded
 
     def blocked(self, packet: Packet) -> bool:

@@ -73,10 +73,12 @@ class PciFunction:
         config: ConfigSpace,
         bars: Mapping[int, BarHandler],
         on_reset: Callable[[ResetReason], None] = lambda reason: None,
+        on_config: Callable[[], None] = lambda: None,
     ) -> None:
         """Join a configuration space and a handler for each of its BARs.
 
-        `on_reset(reason)` is called after the function's own registers have been reset.
+        `on_reset(reason)` is called after the function's own registers have been reset, `on_config()` after each write
+        of the host to them.
 
         :raises PciConfigError: handlers and declared BARs differ.
         """
@@ -91,6 +93,7 @@ class PciFunction:
         self.irq_counts = (0, 0, vectors, 1, 1)
         self._bars = dict(bars)
         self._on_reset = on_reset
+        self._on_config = on_config
         self.unsupported = 0
         self._overlays: dict[int, list[_Overlay]] = {index: [] for index in bars}
         self._lay_msix()
@@ -135,13 +138,15 @@ class PciFunction:
         """Write a region inside its size."""
         if region == CONFIG_REGION:
             self.config.write(offset, data)
-            return
-        if not self.config.memory_enabled:
+            self._on_config()
+        elif not self.config.memory_enabled:
             self.unsupported += 1
-            return
-        if offset >= self._overlay_end[region]:
+        elif offset >= self._overlay_end[region]:
             self._bars[region].write(offset, data)
-            return
+        else:
+            self._write_overlaid(region, offset, data)
+
+    def _write_overlaid(self, region: int, offset: int, data: bytes) -> None:
         for overlay, at, size in self._pieces(region, offset, len(data)):
             piece = data[at - offset : at - offset + size]
             if overlay is None:

@@ -15,9 +15,8 @@ class Clock(Protocol):
 class RealClock:
     """The host's monotonic clock."""
 
-    def now_ns(self) -> int:
-        """See :class:`Clock`."""
-        return time.monotonic_ns()
+    # Asked ten times for each doorbell: a call less each time.
+    now_ns = staticmethod(time.monotonic_ns)
 
 
 class VirtualClock:

@@ -318,8 +318,8 @@ class Loop:
         now = self.clock.now_ns()
         if self._later:
             self._run_later(now)
-        if self._traffic and self._asked_ns <= now < min(self._next_ns, self._asked_ns + ASK_NS):
-            next_ns = min(self._next_ns, now + ASK_NS)
+        if self._traffic and self._asked_ns <= now < self._next_ns and now < self._asked_ns + ASK_NS:
+            next_ns = self._next_ns if self._next_ns < now + ASK_NS else now + ASK_NS
         else:
             next_ns = self._next_ns = self._run_due(now)
             self._asked_ns = now

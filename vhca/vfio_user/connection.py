@@ -151,7 +151,7 @@ class Connection:
         elif not in_time and self._have > self._pos:
             self._listen(False)
             self._resume_soon()
-        else:
+        elif not self._listening:
             self._listen(True)
 
     def _serve(self, end: float) -> bool:

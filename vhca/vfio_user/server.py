@@ -96,6 +96,11 @@ class Server:
         until = self._wait_budget.rest_until
         return max(0.0, until - time.monotonic()) if until else 0.0
 
+    def rests(self) -> bool:
+        """Whether there is such a time now."""
+        until = self._wait_budget.rest_until
+        return until != 0 and until > time.monotonic()
+
     # ---- life ----
 
     def start(self, loop: Loop) -> None:
