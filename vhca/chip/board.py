@@ -426,13 +426,9 @@ class Board:
                 self._handle(self._link_changes.popleft())
             while self._waiting and now_ns() < end:
                 self._waiting.popleft()()
-            for _ in range(min(len(self._inbox), INBOX_PIECES)):
+            if self._inbox:
                 worked = True
-                if not self._inbox or now_ns() >= end:
-                    break
-                event = self._inbox.popleft()
-                self._inbox_bytes -= len(event.packet.payload)
-                self._handle(event)
+                self._take_packets(end)
             if self._fetching is not None or self._command_doorbells:
                 worked = True
                 self._command_piece()
@@ -453,9 +449,19 @@ class Board:
                 break
         return more
 
+    def _take_packets(self, end: int) -> None:
+        """Those that are in the inbox now, some of them, until `end` by the clock."""
+        now_ns = self._clock.now_ns
+        for _ in range(min(len(self._inbox), INBOX_PIECES)):
+            if not self._inbox or now_ns() >= end:
+                break
+            event = self._inbox.popleft()
+            self._inbox_bytes -= len(event.packet.payload)
+            self._handle(event)
+
     def _held_back(self) -> bool:
         """May the firmware not send now, since a cable or, for packets to itself, the inbox is full?"""
-        if self.full:
+        if self._inbox and self.full:
             return True
         for cable in self._cables.values():  # noqa: SIM110 (half the time of any())
             if cable.full:

@@ -55,6 +55,10 @@ _MSG_PEEK: Final = int(socket.MSG_PEEK)
 _MSG_CTRUNC: Final = int(socket.MSG_CTRUNC)
 WRITE_HEAD_SIZE: Final = HEADER_SIZE + proto.REGION_ACCESS.size
 WRITE_8_SIZE: Final = WRITE_HEAD_SIZE + 8
+_unpack_header = proto.HEADER.unpack_from
+_unpack_access = proto.REGION_ACCESS.unpack_from
+_unpack_write = proto.MULTI_ENTRY.unpack_from
+_monotonic = time.monotonic
 
 
 class Connection:
@@ -288,10 +292,7 @@ class Connection:
         """
         if self._outbox.full:
             return False
-        monotonic, replies = time.monotonic, self._replies
-        buffer, session = self._buffer, self.session
-        unpack_header, unpack_access = proto.HEADER.unpack_from, proto.REGION_ACCESS.unpack_from
-        unpack_write = proto.MULTI_ENTRY.unpack_from
+        replies, buffer, session = self._replies, self._buffer, self.session
         while not self.lost:
             # Handlers may come back here through a DMA message: no position is kept over a call.
             pos = self._pos
@@ -303,12 +304,12 @@ class Connection:
             available = self._have - pos
             if available < HEADER_SIZE:
                 return True
-            message_id, command, size, flags, code = unpack_header(buffer, pos)
+            message_id, command, size, flags, code = _unpack_header(buffer, pos)
             if command == REGION_WRITE and flags == FLAGS_NO_REPLY and WRITE_HEAD_SIZE <= size <= available:
                 if size == WRITE_8_SIZE:
-                    offset, region, count, data = unpack_write(buffer, pos + HEADER_SIZE)
+                    offset, region, count, data = _unpack_write(buffer, pos + HEADER_SIZE)
                 else:
-                    offset, region, count = unpack_access(buffer, pos + HEADER_SIZE)
+                    offset, region, count = _unpack_access(buffer, pos + HEADER_SIZE)
                     data = self._view[pos + WRITE_HEAD_SIZE : pos + size].tobytes()
                 if count == len(data) and not self._fds and not self._fds_bad:
                     self._pos = pos + size
@@ -316,7 +317,7 @@ class Connection:
                     session.posted_write(offset, region, data)
                     if session.closing:
                         self._lose()
-                    if monotonic() >= end:
+                    if _monotonic() >= end:
                         return False
                     continue
             try:
@@ -331,7 +332,7 @@ class Connection:
             payload = bytes(self._view[pos + proto.HEADER_SIZE : pos + size])
             self._pos = pos + size
             self._dispatch(message_id, command, flags, code, payload)
-            if self._outbox.full or monotonic() >= end:
+            if self._outbox.full or _monotonic() >= end:
                 return False
         return True
 
