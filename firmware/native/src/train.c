@@ -192,6 +192,11 @@ static enum outcome execute_atomic(struct run *run, struct message *message)
     if (outcome != FINE || there.count != 1 || (uintptr_t)there.piece[0].at & 7)
         return outcome == FINE ? MEMORY : outcome;
     word = (uint64_t *)(void *)there.piece[0].at;
+    /* Whether memory is there shows before anything has changed: what is done here must not be done again, and it is not
+     * because something else has failed, on these cards or on any other. */
+    (void)*(const volatile uint64_t *)word;
+    if (has_failed(run))
+        return MEMORY;
     /* Host order is little-endian, and so is every machine that this is built for. */
     if (message->opcode == WQE_ATOMIC_FA) {
         value = __atomic_fetch_add(word, message->swap_add, __ATOMIC_SEQ_CST);
@@ -200,8 +205,6 @@ static enum outcome execute_atomic(struct run *run, struct message *message)
         __atomic_compare_exchange_n(word, &value, message->swap_add, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     }
     memcpy(original, &value, 8);
-    if (has_failed(run))
-        return MEMORY;
     in_completion = train->inline_read && message->ce >= COMPLETION_ALWAYS;
     if (!in_completion)
         fill_pieces(&message->local, original, 8);
