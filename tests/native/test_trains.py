@@ -2,22 +2,37 @@
 
 import gc
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
-from firmware.model.counters import Count, CountOf, Outcome
+from firmware.model.counters import TX_UD_PACKETS, Count, CountOf, Outcome
 from firmware.model.objects import MODE_KLM
 from firmware.model.qp import ERR, RTS
 from firmware.model.segment import SEGMENT_COST_BYTES, TRAIN_BYTE_BUDGET
 from firmware.native.library import loaded
 from firmware.transport.conversation import Opened
-from tests.scenario.world import BASE, FOREVER_NS, CompletionQueue, End, World, packed_klms, pair
+from tests.scenario.queues import data
+from tests.scenario.test_offloads import large_send
+from tests.scenario.world import (
+    BASE,
+    FOREVER_NS,
+    ST_UD,
+    CompletionQueue,
+    End,
+    SharedQueue,
+    World,
+    packed_klms,
+    pair,
+)
+from tests.support.ip import TCP, Ip, ip_packet
 from vhca.hw.events import Reset
 from vhca.hw.memory import Span
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.cqe import CqeSyndrome
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.connectx.qpc import OptParam
+from vhca.wire.connectx.srq import WqType
 from vhca.wire.connectx.wqe import RaddrSegment, WqeOpcode
 
 pytestmark = pytest.mark.skipif(not loaded().there, reason=f"no engine in C: {loaded().reason}")
@@ -361,3 +376,42 @@ def test_a_stream_comes_back_to_trains_while_more_is_posted() -> None:
         world.pass_time(1_000_000)
         a.send_cq.poll()
     assert a.card.hca.count[Count.TRAIN_MESSAGES] > 200
+
+
+def test_a_failure_elsewhere_does_not_repeat_an_atomic_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are counted for the whole process: one of another guest's memory says nothing of this message."""
+    world, a, b = rails()
+    word = b.buffer((5).to_bytes(8, "little"))
+    (span,) = b.card.memory.spans()
+    # The number changes in the middle of the operation, which is what another thread might do.
+    monkeypatch.setattr(type(a.card.memory), "faults_at", span.place + word - span.start)
+    a.atomic(WqeOpcode.ATOMIC_FA, a.buffer(8), word, b.card.key, 1)
+    world.settle()
+    assert [completion.good for completion in a.send_cq.poll()] == [True]
+    assert int.from_bytes(b.peek(word, 8), "little") == 6
+
+
+def test_long_lists_of_receives_make_a_train_of_segments_short() -> None:
+    """As those of messages: of a large send, each segment takes a list that the other guest has made."""
+    pieces, segments = 255, 200
+    world = World()
+    # Entries of 4096 bytes, in the memory of as many of 64.
+    pool = SharedQueue(world.b, log_size=14, log_wq_sz=8, log_wq_stride=12, wq_type=WqType.CYCLIC)
+    a = End(world.a, ST_UD, ulp_stateless_offload_mode=1)
+    b = End(world.b, ST_UD, srq=pool, cq=CompletionQueue(world.b, log_size=9))
+    a.connect(b, mtu=5)
+    b.connect(a, mtu=5)
+    world.lay_rails()
+    room = b.buffer(4096)
+    receive = data(0, 0, b.card.key) * (pieces - 1) + data(room, 4096, b.card.key)
+    for number in range(segments):
+        b.card.memory.write(pool.addr + number * 4096, receive)
+    b.card.memory.write(pool.dbr, segments.to_bytes(4, "big"))
+    header = ip_packet(Random(1), Ip(Random(1), protocol=TCP), b"")
+    large_send(a, b, header, bytes(segments), mss=1)
+    sent = a.card.hca.count[TX_UD_PACKETS]
+    assert trains(a) == 1
+    assert 30 < sent <= TRAIN_BYTE_BUDGET // (SEGMENT_COST_BYTES * pieces) + 1
+    world.settle()
+    assert a.card.hca.count[TX_UD_PACKETS] == segments
+    assert [completion.good for completion in a.send_cq.poll()] == [True]

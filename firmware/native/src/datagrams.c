@@ -119,7 +119,8 @@ static enum outcome execute_large_send(struct run *run, struct message *message)
             message->length = size;
             break;
         }
-        run->bytes -= (int64_t)size + BURST_COST_BYTES;
+        run->bytes -= (int64_t)size + BURST_COST_BYTES + run->cost;
+        run->cost = 0;
         run->wqes--;
         if (is_over(run))
             return FINE;
