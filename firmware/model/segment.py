@@ -17,6 +17,8 @@ BYTE_BUDGET: Final = 1 << 20
 # And in a step of the engine in C, which takes less for each: a tenth of a millisecond.
 TRAIN_WQE_BUDGET: Final = 1024
 TRAIN_BYTE_BUDGET: Final = 4 << 20
+# It takes no more than so long by the clock: memory that nobody has touched yet takes a hundred times as long as other.
+TRAIN_NS: Final = 500_000
 # While several of them run side by side, each takes so long instead: about as long as a card's turn.
 SHARE_NS: Final = 300_000
 # What a segment of a list costs there of the bytes.

@@ -86,13 +86,14 @@ MOVING: Final = (
     *("near_time", "far_time", "sq_consumer", "next_psn", "scq_producer", "scq_consumer"),
     *("rq_consumer", "rq_next", "rq_limit", "rcq_producer", "rcq_consumer", "near_solicited", "far_solicited"),
     "lso_done",
-    "time_ns",
+    *("time_ns", "by_clock"),
 )
 """What a train begins with and leaves changed; `..._solicited` are indexes of the last solicited completion.
 
 Of a shared receive queue, `rq_next` is the WQE to be taken next, and `rq_limit` the number of WQEs below which its host
 is told; telling is for Python. A train may end within a large send, of which `lso_done` bytes have gone. `time_ns`: how
-long it may take, instead of the budgets, if it is not 0.
+long it may take, if it is not 0, since what a message takes depends on memory as well; `by_clock`: that alone is its
+end, and not the budgets.
 """
 
 RESULTS: Final = (

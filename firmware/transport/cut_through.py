@@ -33,7 +33,7 @@ from firmware.model.hca import Hca
 from firmware.model.objects import CQ_FIRED, Cq, Mkey
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ST_UC, ST_UD, Qp
-from firmware.model.segment import SHARE_NS
+from firmware.model.segment import SHARE_NS, TRAIN_NS
 from firmware.native.declarations import Stop, constant, moving, results
 from firmware.native.library import loaded
 from firmware.queues import completions_written
@@ -62,7 +62,7 @@ PATIENCE_NS: Final = 1_000_000
 # A train is worth another thread if the one before it had so many bytes, where a message counts as some.
 WORTH_BYTES: Final = 1 << 18
 MESSAGE_WORTH: Final = 1 << 10
-time_ns: Final = Struct("@q")
+limits: Final = Struct("@2q")
 MOVING_AT: Final = constant.size
 RESULTS_AT: Final = constant.size + moving.size
 
@@ -167,7 +167,7 @@ def _set_apart(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversat
     through = opened.through
     apart = through.set_apart(lambda out: _finish(hca, qp, far, far_qp, opened, conversation, out), loaded().crew)
     if apart or through.parted:
-        time_ns.pack_into(conversation.argument, RESULTS_AT - time_ns.size, SHARE_NS)
+        limits.pack_into(conversation.argument, RESULTS_AT - limits.size, SHARE_NS, True)
     if apart:
         hca.count[Count.TRAINS_APART] += 1
         conversation.job = loaded().lib.vhca_train_begin(
@@ -223,7 +223,7 @@ def _prepare(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, conversation: Conversation)
     far.now_ns = hca.now_ns
     moving.pack_into(
         argument, MOVING_AT, timestamp(hca), timestamp(far), sq.consumer, qp.requester.next_psn, send_cq.producer,
-        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1, qp.requester.lso_done, 0,
+        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1, qp.requester.lso_done, TRAIN_NS, 0,
     )  # fmt: skip
     return True
 
@@ -246,7 +246,7 @@ def _take_over(
         rq, srq, recv_cq = far_qp.rq, far_qp.srq, far_qp.recv_cq
         (
             _, _, sq.consumer, psn, send_cq.producer, send_cq.consumer, taken, next_index, _,
-            recv_cq.producer, recv_cq.consumer, near_solicited, far_solicited, qp.requester.lso_done, _,
+            recv_cq.producer, recv_cq.consumer, near_solicited, far_solicited, qp.requester.lso_done, *_,
         ) = moving.unpack_from(argument, MOVING_AT)  # fmt: skip
         sq.producer = sq.consumer + waiting
         if srq is not None:

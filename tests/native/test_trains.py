@@ -11,6 +11,7 @@ from firmware.model.objects import MODE_KLM
 from firmware.model.qp import ERR, RTS
 from firmware.model.segment import SEGMENT_COST_BYTES, TRAIN_BYTE_BUDGET
 from firmware.native.library import loaded
+from firmware.transport import cut_through
 from firmware.transport.conversation import Opened
 from tests.scenario.queues import data
 from tests.scenario.test_offloads import large_send
@@ -244,7 +245,8 @@ def test_a_message_that_is_too_long_for_a_train_goes_in_packets() -> None:
     assert b.peek(place, size) == content[:size]
 
 
-def test_a_train_ends_where_others_have_their_turn() -> None:
+def test_a_train_ends_where_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_through, "TRAIN_NS", 0)
     world, a, b = rails()
     for number in range(60):
         a.write(a.buffer(8), 8, b.buffer(8), b.card.key, ring=number == 59)
@@ -261,8 +263,9 @@ def test_a_train_ends_where_others_have_their_turn() -> None:
     assert not world.a.turn()
 
 
-def test_long_lists_make_a_train_short() -> None:
+def test_long_lists_make_a_train_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A guest chooses how many pieces a message has: a step has so many of them at most."""
+    monkeypatch.setattr(cut_through, "TRAIN_NS", 0)
     world = World()
     a, b = End(world.a, log_sq=13), End(world.b)
     a.connect(b)
@@ -391,8 +394,9 @@ def test_a_failure_elsewhere_does_not_repeat_an_atomic_operation(monkeypatch: py
     assert int.from_bytes(b.peek(word, 8), "little") == 6
 
 
-def test_long_lists_of_receives_make_a_train_of_segments_short() -> None:
+def test_long_lists_of_receives_make_a_train_of_segments_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of messages: of a large send, each segment takes a list that the other guest has made."""
+    monkeypatch.setattr(cut_through, "TRAIN_NS", 0)
     pieces, segments = 255, 200
     world = World()
     # Entries of 4096 bytes, in the memory of as many of 64.
@@ -415,3 +419,24 @@ def test_long_lists_of_receives_make_a_train_of_segments_short() -> None:
     world.settle()
     assert a.card.hca.count[TX_UD_PACKETS] == segments
     assert [completion.good for completion in a.send_cq.poll()] == [True]
+
+
+@pytest.mark.parametrize("pieces", [1, 60])
+def test_a_train_whose_time_is_up_ends_whatever_is_left_of_its_budget(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a piece takes depends on memory: pages that nobody has touched yet are a guest's choice, too."""
+    monkeypatch.setattr(cut_through, "TRAIN_NS", 1)
+    world = World()
+    a, b = End(world.a, log_sq=13), End(world.b)
+    a.connect(b)
+    b.connect(a)
+    world.lay_rails()
+    segments = RaddrSegment(raddr=b.buffer(64), rkey=b.card.key).to_bytes() + a.sge(a.buffer(64), 1) * pieces
+    for number in range(100):
+        a.post(WqeOpcode.RDMA_WRITE, segments, ce=0, ring=number == 99)
+    assert trains(a) == 1
+    assert 0 < a.card.hca.count[Count.TRAIN_MESSAGES] <= 16
+    assert a.card.hca.count[Count.TRAIN_MESSAGES] * pieces <= 300
+    world.settle()
+    assert a.card.hca.count[Count.TRAIN_MESSAGES] == 100

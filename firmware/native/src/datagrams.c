@@ -119,9 +119,7 @@ static enum outcome execute_large_send(struct run *run, struct message *message)
             message->length = size;
             break;
         }
-        run->bytes -= (int64_t)size + BURST_COST_BYTES + run->cost;
-        run->cost = 0;
-        run->wqes--;
+        charge(run, size);
         if (is_over(run))
             return FINE;
     }

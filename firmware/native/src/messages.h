@@ -43,9 +43,10 @@ struct run {
     uint64_t waiting;
     /* Of a linked list of receives: the one behind the one that was looked at. */
     uint16_t next_receive;
-    /* What is left of the budget: work requests or datagrams, and bytes. Of a train that ends by the clock, at `end`, what
-     * is left until the next look at it. */
-    int64_t wqes, bytes, end;
+    /* What is left of the budget, and until the next look at the clock: work requests or datagrams, and bytes. */
+    int64_t wqes, bytes, look_wqes, look_bytes;
+    /* When the time is up; 0 if it does not count. */
+    int64_t end;
     /* Of the message at hand, for the lists that it takes to walk: in bytes, as the budget is. */
     int64_t cost;
     /* Of both cards, when the train began. */
@@ -65,6 +66,9 @@ static inline bool is_a_send(uint8_t opcode)
 
 /* Tell whether it is the next one's turn: the budget is spent, or the time is up. */
 bool is_over(struct run *run);
+
+/* Take a message, or a datagram of a large send, off the budget: its bytes, and what the lists for it have cost. */
+void charge(struct run *run, uint64_t bytes);
 
 /* Copy the WQE at the consumer's index out of the ring, and take it apart. */
 enum outcome take_wqe(struct run *run, struct message *message);

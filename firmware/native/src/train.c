@@ -9,18 +9,32 @@
 #include "clock.h"
 #include "messages.h"
 
-/* Messages, and bytes, between two looks at the clock. */
-enum { LOOK_MESSAGES = 16, LOOK_BYTES = 1 << 18 };
+/* Messages, and bytes, between two looks at the clock: 256 pieces at most, of which each may be in a page that the system
+ * has to provide first. */
+enum { LOOK_MESSAGES = 16, LOOK_BYTES = 1 << 16 };
 
 bool is_over(struct run *run)
 {
-    if (run->wqes > 0 && run->bytes > 0)
-        return false;
-    if (!run->end || now_ns() >= run->end)
+    if (!run->train->by_clock && (run->wqes <= 0 || run->bytes <= 0))
         return true;
-    run->wqes = LOOK_MESSAGES;
-    run->bytes = LOOK_BYTES;
+    if (run->look_wqes > 0 && run->look_bytes > 0)
+        return false;
+    if (run->end && now_ns() >= run->end)
+        return true;
+    run->look_wqes = LOOK_MESSAGES;
+    run->look_bytes = LOOK_BYTES;
     return false;
+}
+
+void charge(struct run *run, uint64_t bytes)
+{
+    int64_t cost = (int64_t)bytes + BURST_COST_BYTES + run->cost;
+
+    run->cost = 0;
+    run->wqes--;
+    run->look_wqes--;
+    run->bytes -= cost;
+    run->look_bytes -= cost;
 }
 
 static uint64_t packets_of(const struct train *train, uint64_t length)
@@ -298,8 +312,10 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
     if (run.waiting > run.sends.mask + 1)
         run.waiting = run.sends.mask + 1;
     run.end = train->time_ns ? now_ns() + train->time_ns : 0;
-    run.wqes = run.end ? LOOK_MESSAGES : train->wqe_budget;
-    run.bytes = run.end ? LOOK_BYTES : train->byte_budget;
+    run.wqes = train->wqe_budget;
+    run.bytes = train->byte_budget;
+    run.look_wqes = LOOK_MESSAGES;
+    run.look_bytes = LOOK_BYTES;
     for (;;) {
         enum outcome outcome;
 
@@ -323,8 +339,7 @@ void vhca_run_train(struct train *train, struct card *near, struct card *far)
             train->stop = TRAIN_BUDGET;
             break;
         }
-        run.wqes--;
-        run.bytes -= (int64_t)message.length + BURST_COST_BYTES + run.cost;
+        charge(&run, message.length);
         train->messages++;
         train->sq_consumer += message.blocks;
         run.waiting -= message.blocks;
