@@ -286,6 +286,7 @@ def flush_send_queue(hca: Hca, qp: Qp, again: bool = False) -> bool:
             ctrl = sq.read_blocks(hca.memory, sq.consumer, 1)
             opcode, _ = send_wqe.identity_of(ctrl)
             fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, FLUSHED)
+            requester.lso_done = 0
             sq.consumer += min(send_wqe.blocks_of(ctrl), waiting)
     except DmaError:
         hca.count[Count.DMA_READ_ERRORS] += 1

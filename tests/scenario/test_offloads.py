@@ -7,11 +7,13 @@ import pytest
 from firmware.model.capabilities import LOG_MAX_LSO
 from firmware.model.counters import RX_UD_PACKETS, TX_UD_PACKETS, Count
 from firmware.model.qp import SQER
+from firmware.model.rings import SendQueue
 from tests.scenario.paging import PAGE, PRESENT, Region, answer, faults
 from tests.scenario.world import ST_RC, ST_UD, End, SharedQueue, World
 from tests.support.commands import CommandFailed
 from tests.support.content import some_bytes
 from tests.support.ip import TCP, UDP, Ip, ip_packet
+from vhca.hw.memory import DmaError
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cqe import Cqe64, CqeSyndrome
 from vhca.wire.connectx.qpc import ServiceType
@@ -265,6 +267,32 @@ def test_a_host_that_changes_a_large_send_under_way_gets_an_error() -> None:
     (done,) = a.send_cq.poll()
     assert done.syndrome == CqeSyndrome.LOCAL_QP_OP_ERR
     assert a.qp.requester.lso_done == 0
+
+
+def test_a_large_send_after_one_that_was_flushed_begins_at_its_beginning() -> None:
+    world, a, b = offload_pair()
+    large_send(a, b, TCP_HEADER, some_bytes(300), 1)
+    world.a.turn()
+    assert a.qp.requester.lso_done
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SendQueue, "refresh", lost)
+        world.a.turn()
+    assert a.qp.state == SQER
+    a.ring()
+    world.settle()
+    assert [done.syndrome for done in a.send_cq.poll()] == [CqeSyndrome.WR_FLUSH_ERR]
+    assert a.apply(Op.SQERR2RTS_QP) == 0
+    world.settle()
+    receiver, content = Receiver(b, 4), some_bytes(400)
+    large_send(a, b, TCP_HEADER, content, 100)
+    world.settle()
+    assert [done.good for done in a.send_cq.poll()] == [True]
+    assert b"".join(packet[len(TCP_HEADER) :] for packet, _, _ in receiver.packets()) == content
+
+
+def lost(*_: object) -> int:
+    """A ring that the host has taken away."""
+    raise DmaError("not mapped")
 
 
 def test_a_large_send_waits_for_pages_between_its_segments() -> None:
