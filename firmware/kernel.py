@@ -10,7 +10,7 @@ from firmware.model.rings import RecordlessSendQueue
 from firmware.native.cards import native_card
 from firmware.queues import cq_doorbell, eq_doorbell, post_event
 from firmware.snapshot import dump, load, outside_of
-from firmware.transport.engine import packet_in, ring, run_timers, turn
+from firmware.transport.engine import find, packet_in, ring, run_timers, turn
 from vhca.counting import shown
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
@@ -153,7 +153,7 @@ class Kernel:
 
     def _sq_doorbell(self, event: SqDoorbell) -> None:
         hca = self.hca
-        qp = hca.qps.get(event.qpn_ds >> 8)
+        qp = find(hca, event.qpn_ds >> 8)
         # A queue listens to the page that it was made with, whoever that page belongs to.
         if qp is None or qp.context.uar_page != event.uar or hca.uars.get(event.uar) is None:
             hca.count[Count.SQ_DOORBELL_UNKNOWN] += 1

@@ -79,8 +79,8 @@ class Hca:
         self.copies: deque[tuple[int, Packet, list[Qp]]] = deque()
         # Number of the last connection that an initiator made; resets do not turn it back.
         self.dc_connections = 0
-        # Whose send queue was rung last.
-        self.rung: Qp | None = None
+        # The number of the queue pair that the last doorbell was for.
+        self.rung = -1
         # How often everything was forgotten.
         self.clears = 0
         self.reset_state()
@@ -104,7 +104,7 @@ class Hca:
         info = self.info
         most = self.capabilities.general_max
         self.clears += 1
-        self.rung = None
+        self.rung = -1
         self._bury()
         self.timers = TimerHeap()
         self.turns = Turns()

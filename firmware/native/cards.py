@@ -45,6 +45,14 @@ class NativeCard(Scratch):
         """Whether C knows the guest's memory as it is."""
         return self.usable and self._memory.generation == self._generation
 
+    def warm(self, qpn: int) -> None:
+        """Ask the processor's cache for what a train of this queue pair reads, if it is known."""
+        self._lib.vhca_card_warm(self.card, qpn)
+
+    def note(self, qpn: int, runs: list[int]) -> None:
+        """Note what a train of this queue pair reads, as :data:`firmware.native.declarations.RUNS` says."""
+        self._lib.vhca_card_note(self.card, qpn, runs)
+
     def refresh(self, hca: Hca) -> bool:
         """Bring memory and keys up to date; False if the memory cannot be reached by address."""
         if self._memory.generation != self._generation:

@@ -106,10 +106,20 @@ words of 4 bytes of both, completions on both sides, and solicited ones among th
 before it. A key that the last message invalidated is still to be freed.
 """
 
+LINE: Final = 64
+"""Bytes of a line of the processor's cache."""
+RUNS: Final = 16
+"""Runs of lines that are noted of a queue pair, with a 0 behind the last one: the address of the first line, and in the
+bits below it how many follow."""
+NOTED: Final = 1 << 14
+"""Queue pairs of a card of which runs are noted; each takes the place of one whose number ends alike."""
+
 constant: Final = Struct(f"@{len(CONSTANT)}q")
 moving: Final = Struct(f"@{len(MOVING)}q")
 results: Final = Struct(f"@{len(RESULTS)}q")
-TRAIN_BYTES: Final = constant.size + moving.size + results.size
+MOVING_AT: Final = constant.size
+RESULTS_AT: Final = MOVING_AT + moving.size
+TRAIN_BYTES: Final = RESULTS_AT + results.size
 
 IP_HEADERS: Final = (ipoib.IpoibHeader, ipoib.Ipv4Header, ipoib.Ipv6Header, ipoib.TcpHeader, ipoib.UdpHeader)
 HEADERS: Final = (Lrh, GrhHeader, Bth, Deth, Reth, AtomicEth, Aeth, AtomicAckEth, ImmDt)
@@ -122,7 +132,8 @@ void vhca_card_forget_keys(struct card *card);
 void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qpn, uint8_t rights, uint8_t kind,
                        uint8_t log_page, uint8_t flags, uint64_t start, uint64_t length, uint64_t linear,
                        const void *list, uint64_t pages);
-void vhca_warm(const uint64_t *lines);
+void vhca_card_note(struct card *card, uint32_t qpn, const uint64_t *runs);
+void vhca_card_warm(const struct card *card, uint32_t qpn);
 void vhca_run_train(struct train *train, struct card *near, struct card *far);
 uint32_t vhca_crew(uint32_t threads);
 uint32_t vhca_train_begin(struct train *train, struct card *near, struct card *far);
@@ -173,6 +184,9 @@ def formats_h() -> str:
         "ACCESS_REMOTE_WRITE": REMOTE_WRITE,
         "ACCESS_REMOTE_ATOMIC": REMOTE_ATOMIC,
         "TERMINATOR_LKEY": TERMINATOR_LKEY,
+        "LINE": LINE,
+        "RUNS": RUNS,
+        "NOTED": NOTED,
         "INLINE_FLAG": INLINE_FLAG,
         "INLINE_HEADER": InlineSegment.SIZE,
         "QPN_ANY": QPN_ANY,

@@ -12,7 +12,7 @@ import cffi
 from firmware.native import declarations
 from vhca.native import NativeError, choice, cores, library, sources_of
 
-PAIRS: Final = "struct card; struct train;"
+PAIRS: Final = f"struct card; struct train {{ uint64_t words[{declarations.TRAIN_BYTES >> 3}]; }};"
 
 
 class Library:

@@ -16,7 +16,7 @@ from firmware.model.queue_buffer import QueueBuffer
 from firmware.model.rings import RecordlessSendQueue, RecvQueue
 from firmware.model.segment import TRAIN_BYTE_BUDGET, TRAIN_WQE_BUDGET
 from firmware.native.cards import NativeCard
-from firmware.native.declarations import CONSTANT, TRAIN_BYTES, constant
+from firmware.native.declarations import CONSTANT, LINE, RUNS, TRAIN_BYTES, constant
 from firmware.native.library import loaded
 from firmware.transport.completion import GRH_IN_BUFFER
 from firmware.transport.port import (
@@ -37,8 +37,6 @@ from vhca.wire.connectx.wqe import BASIC_BLOCK_SIZE
 from vhca.wire.packet import ACKNOWLEDGE, RC, UC, WRITE, Packet
 
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_UC: UC}
-# Bytes of a line of the processor's cache.
-LINE: Final = 64
 
 
 class Opened(NamedTuple):
@@ -67,7 +65,6 @@ class Conversation(Shared):
         "header",
         "job",
         "key_changes",
-        "lines",
         "long",
         "near_changes",
         "opened",
@@ -87,14 +84,13 @@ class Conversation(Shared):
         self.opened: Opened | None = None
         # How much had changed on both cards when everything was looked at, which was good.
         self.near_changes = self.far_changes = self.key_changes = -1
-        # Which lines of the processor's cache a train reads, up to a 0; None before there is one.
-        self.lines: Any = None
         # Of datagrams: the address vector that all of a train have, and their GRH.
         self.vector = b""
         self.header = b""
-        self.argument = bytearray(TRAIN_BYTES)
         ffi = loaded().ffi
-        self.pointer: Any = ffi.cast("struct train *", ffi.from_buffer(self.argument))
+        # An array is one piece of memory with its object.
+        self.pointer: Any = ffi.new("struct train[1]")
+        self.argument: Any = ffi.buffer(self.pointer)
 
 
 def is_unchanged(conversation: Conversation) -> bool:
@@ -313,26 +309,19 @@ def _note_lines(qp: Qp, far_qp: Qp, conversation: Conversation, opened: Opened) 
     """Note what a train reads, so that it can be asked for all at once.
 
     With thousands of connections it is in no cache, and waiting for one after the other takes longer than the train.
+    What only :func:`is_same` and :func:`is_listening` read is not among it.
     """
-    responder = far_qp.responder
-    read = (
-        *(qp, qp.requester, qp.requester.pending, qp.sq, conversation, conversation.pointer, conversation.argument),
-        *(far_qp, responder, responder.replies, responder.held),
-        *(opened, opened.far_qp, opened.transitions, opened.versions, opened.queues, opened.buffers),
-    )
-    lines: set[int] = set()
-    for item in read:
-        lines.update(range(id(item) & -LINE, id(item) + min(type(item).__basicsize__, 1 << 9), LINE))
-    start = _address(conversation.argument)
-    lines.update(range(start & -LINE, start + TRAIN_BYTES, LINE))
-    conversation.lines = loaded().ffi.new("uint64_t[]", [*lines, 0])
-
-
-def warm(qp: Qp) -> None:
-    """A train of this queue pair is about to begin, and others were in between."""
-    conversation = qp.conversation
-    if isinstance(conversation, Conversation) and conversation.lines is not None:
-        loaded().lib.vhca_warm(conversation.lines)
+    start = int(loaded().ffi.cast("uintptr_t", conversation.pointer))
+    runs = [(start, TRAIN_BYTES)]
+    for item in (qp.requester, qp.sq, far_qp.responder, qp, conversation, far_qp, far_qp.rq, opened.through):
+        if item is not None:
+            runs.append((id(item), type(item).__basicsize__))
+    runs.append((id(opened), object.__basicsize__ + (len(opened) + 1) * 8))
+    # Of these, the first words tell all.
+    for small in (qp.requester.pending, qp.requester.mtu, qp.handle, conversation.argument, opened.far_qp):
+        runs.append((id(small), 32))
+    words = [at & -LINE | (at + size - 1 & -LINE) - (at & -LINE) >> 6 for at, size in runs]
+    opened.near_card.note(qp.handle, words + [0] * (RUNS - len(words)))
 
 
 def receives_of(qp: Qp) -> RecvQueue | Srq | None:

@@ -34,7 +34,7 @@ from firmware.model.objects import CQ_FIRED, Cq, Mkey
 from firmware.model.psn import PSN_MASK
 from firmware.model.qp import ST_UC, ST_UD, Qp
 from firmware.model.segment import SHARE_NS, TRAIN_NS
-from firmware.native.declarations import Stop, constant, moving, results
+from firmware.native.declarations import MOVING_AT, RESULTS_AT, Stop, moving, results
 from firmware.native.library import loaded
 from firmware.queues import completions_written
 from firmware.transport.completion import timestamp
@@ -63,8 +63,6 @@ PATIENCE_NS: Final = 1_000_000
 WORTH_BYTES: Final = 1 << 18
 MESSAGE_WORTH: Final = 1 << 10
 limits: Final = Struct("@2q")
-MOVING_AT: Final = constant.size
-RESULTS_AT: Final = constant.size + moving.size
 
 
 def run(hca: Hca, qp: Qp) -> int:
@@ -248,7 +246,8 @@ def _take_over(
             _, _, sq.consumer, psn, send_cq.producer, send_cq.consumer, taken, next_index, _,
             recv_cq.producer, recv_cq.consumer, near_solicited, far_solicited, qp.requester.lso_done, *_,
         ) = moving.unpack_from(argument, MOVING_AT)  # fmt: skip
-        sq.producer = sq.consumer + waiting
+        # Where a number can be an object that is there, no other one is made, and later looked for in memory.
+        sq.producer = sq.consumer + waiting if waiting else sq.consumer
         if srq is not None:
             srq.consumed = taken & 0xFFFF
             if not srq.cyclic:
@@ -280,7 +279,7 @@ def _advance(qp: Qp, far_qp: Qp, psn: int, messages: int) -> None:
         return
     requester.next_psn = requester.send_psn = requester.una = requester.max_psn = psn
     requester.ssn += messages
-    responder.epsn = psn & PSN_MASK
+    responder.epsn = psn if psn <= PSN_MASK else psn & PSN_MASK
     if qp.service == ST_UC:
         return
     requester.retries_left = requester.retry_count

@@ -14,7 +14,7 @@ from firmware.model.objects import Waiter, WaitKind
 from firmware.model.port import Port
 from firmware.model.qp import ERR, RTS, SQER, ST_DCI, ST_QP0, ST_QP1, ST_RC, ST_REG_UMR, ST_UC, ST_UD, ST_XRC, Qp
 from firmware.model.timers import TimerKind
-from firmware.transport import connected, conversation, dc, replies, requester, responder, retry, ud
+from firmware.transport import connected, dc, replies, requester, responder, retry, ud
 from firmware.transport.completion import flush_send_queue
 from firmware.transport.page_waits import resume_send
 from firmware.transport.port import accepts, accepts_management, on_management_lane
@@ -79,14 +79,21 @@ def _tell(hca: Hca, waiter: Waiter | None, good: bool) -> None:
         _RESUME[waiter.kind](hca, waiter, good)
 
 
+def find(hca: Hca, qpn: int) -> Qp | None:
+    """The queue pair that a doorbell is for."""
+    native = hca.native
+    if native is not None and hca.rung != qpn:
+        # With thousands of them, what it takes to find it and to serve it is in no cache.
+        native.warm(qpn)
+        hca.rung = qpn
+    return hca.qps.get(qpn)
+
+
 def ring(hca: Hca, qp: Qp) -> None:
     """The host rang for the send queue of `qp`: execute, flush or leave what is posted, by the state (10.3.1).
 
     It has a turn of its own: a host may ring many queues at once.
     """
-    if qp is not hca.rung and hca.native is not None:
-        conversation.warm(qp)
-        hca.rung = qp
     if qp.state in (RTS, ERR, SQER):
         hca.turns.add(turns.SEND, qp)
     else:

@@ -12,6 +12,7 @@ import random
 import time
 
 from firmware.model.counters import Count
+from firmware.transport import engine
 from tests.bench.two_cards import ring_and_finish
 from tests.scenario.world import RTS, CompletionQueue, End, World
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
@@ -83,7 +84,7 @@ class Connections:
         """One doorbell, and everything that follows from it."""
         world = self.world
         world.now_ns += 1000
-        qp = world.a.hca.qps.get(end.qpn)
+        qp = engine.find(world.a.hca, end.qpn)
         assert qp is not None
         ring_and_finish(world.a.hca, world.b.hca, qp, world.now_ns)
         self.messages += self.batch

@@ -45,6 +45,8 @@ Fault = Callable[[Packet], "list[Packet]"]
 class Rails:
     """The way of trains to `card`; see :class:`vhca.hw.hardware.Through`."""
 
+    __slots__ = ("_card", "_world")
+
     port = 1
 
     def __init__(self, world: World, card: Card) -> None:

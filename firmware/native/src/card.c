@@ -11,6 +11,9 @@ struct card *vhca_card_new(void)
 
 void vhca_card_free(struct card *card)
 {
+    if (!card)
+        return;
+    free(card->noted);
     free(card);
 }
 
@@ -46,9 +49,23 @@ void vhca_card_add_key(struct card *card, uint32_t key, uint32_t pd, uint32_t qp
     };
 }
 
-void vhca_warm(const uint64_t *lines)
+void vhca_card_note(struct card *card, uint32_t qpn, const uint64_t *runs)
 {
+    if (!card->noted)
+        card->noted = calloc(NOTED, sizeof(*card->noted));
+    if (card->noted)
+        memcpy(card->noted[qpn % NOTED], runs, sizeof(*card->noted));
+}
+
+void vhca_card_warm(const struct card *card, uint32_t qpn)
+{
+    const uint64_t *runs;
+
+    if (!card->noted)
+        return;
+    runs = card->noted[qpn % NOTED];
     /* Asking for a line does nothing else: it may be of something that is gone. */
-    for (; *lines; lines++)
-        __builtin_prefetch((const void *)(uintptr_t)*lines);
+    for (int run = 0; run < RUNS && runs[run]; run++)
+        for (uint64_t line = 0; line <= runs[run] % LINE; line++)
+            __builtin_prefetch((const void *)(uintptr_t)((runs[run] & ~(uint64_t)(LINE - 1)) + line * LINE));
 }

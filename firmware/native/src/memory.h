@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "formats.h"
 #include "train.h"
 
 enum { SPANS = 64, KEYS = 1024 };
@@ -39,6 +40,8 @@ struct card {
     /* Another number after an access to guest memory that has failed, without a sign; NULL if none does. */
     const uint64_t *faults;
     struct key keys[KEYS];
+    /* Of queue pairs, by the end of their number: where in this process is what their trains read; NULL before one. */
+    uint64_t (*noted)[RUNS];
 };
 
 /* A range of a list of pieces: `size` bytes at `at`. */
