@@ -99,6 +99,8 @@ class Cable(Protocol):
 class _Through:
     """See :class:`vhca.hw.hardware.Through`."""
 
+    __slots__ = ("_board", "_near", "_passage", "port")
+
     def __init__(self, passage: Passage, near: "Board", board: "Board", port: int) -> None:
         self._passage = passage
         self._near = near
