@@ -41,8 +41,13 @@ class Goal:
         goal = "printed" if self.needs is None else f"{sign} {shown(self.needs)} {self.unit}".rstrip()
         if value is None:
             return self.of, self.what, "not measured", goal, "-"
-        reached = "machine busy" if results.busy else "yes" if self.reached(value) else "no"
-        return self.of, self.what, f"{shown(value)} {self.unit}".rstrip(), goal, reached
+        good = self.reached(value)
+        text = shown(value)
+        if not good and self.needs is not None and text == shown(self.needs):
+            # Rounding must not hide by how little it was missed.
+            text = f"{value:.4g}"
+        reached = "machine busy" if results.busy else "yes" if good else "no"
+        return self.of, self.what, f"{text} {self.unit}".rstrip(), goal, reached
 
 
 def shown(value: float) -> str:

@@ -50,6 +50,18 @@ def test_goals_are_reached_by_medians() -> None:
     assert rows[goals.ENGINE, "SEND 64 B"] == ("not measured", "-")
 
 
+def test_rounding_does_not_hide_what_was_missed() -> None:
+    goal = goals.Goal("engine", "queue pairs", 0.8, "x", lambda results: 0.7968)
+    assert goal.row(Results({})) == ("engine", "queue pairs", "0.7968 x", ">= 0.80 x", "no")
+
+
+def test_the_committed_page_is_a_run_that_counts() -> None:
+    results = Results.from_json((DOCS / "speed.json").read_text())
+    assert int(results.machine["repeats"]) >= 5
+    assert not results.busy
+    assert not [row for row in goals.rows(results) if row[2] == "not measured"]
+
+
 def test_every_row_of_the_goals_has_a_name_of_its_own() -> None:
     names = [(goal.of, goal.what) for goal in goals.GOALS]
     assert len(set(names)) == len(names)
