@@ -1,5 +1,7 @@
 """Checks the links of the documentation: every relative link leads to a file, every `#anchor` to a heading.
 
+Every page of docs/ is also named in the bar of the site, which is made only where its tools are.
+
 `python tests/check_docs.py [FOLDER]` prints one line per broken link and exits with 1 if there is one. Links
 to other sites are not followed: the check needs no network.
 """
@@ -49,6 +51,16 @@ def broken_links(root: Path) -> Iterator[str]:
                 yield f"{page.relative_to(root)}: {target}: {why}"
 
 
+def left_out(root: Path) -> Iterator[str]:
+    """One line for every page of docs/ that the bar of the site does not name."""
+    bar = root / "docs" / "site" / "conf.py"
+    if bar.exists():
+        words = set(re.findall(r"[\w-]+", bar.read_text("utf-8")))
+        for page in sorted((root / "docs").glob("*.md")):
+            if page.stem not in words:
+                yield f"docs/{page.name}: not in the bar of docs/site/conf.py"
+
+
 def _trouble(page: Path, target: str) -> str:
     name, _, anchor = unquote(target).partition("#")
     path = (page.parent / name) if name else page
@@ -62,7 +74,7 @@ def _trouble(page: Path, target: str) -> str:
 def main(arguments: list[str]) -> int:
     """Check the folder named, or the whole project."""
     root = Path(arguments[0]) if arguments else Path(__file__).resolve().parents[1]
-    broken = list(broken_links(root))
+    broken = [*broken_links(root), *left_out(root)]
     for line in broken:
         print(line, file=sys.stderr)
     print(f"{sum(1 for _ in pages(root))} pages, {len(broken)} broken links")
