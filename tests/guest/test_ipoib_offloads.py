@@ -13,8 +13,6 @@ from vhca.lab.perftest import wait_port_active
 from vhca.lab.tshark import Tshark, find_tshark, frame_trouble
 
 BYTES = 8 << 20
-# A card that cuts large sends is told of them by few work requests: each has some 60 KB.
-LARGE = 32 << 10
 
 NETWORK = """
 set -e
@@ -96,7 +94,8 @@ def test_the_driver_shows_the_offloads(ip_pair: tuple[Guest, Guest]) -> None:
 def test_large_sends_are_cut_by_the_card(lab: Lab, ip_pair: tuple[Guest, Guest]) -> None:
     card = transfer(lab, ip_pair)
     assert card["tx_ud_packets"] >= BYTES // 4092
-    assert card["sq_doorbells"] <= BYTES // LARGE
+    # Each doorbell was for several packets, also where a busy host makes TCP send less at once.
+    assert card["tx_ud_packets"] >= 2 * card["sq_doorbells"]
 
 
 @pytest.mark.parametrize("side", ["sender", "receiver", "both"])
