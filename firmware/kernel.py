@@ -161,7 +161,10 @@ class Kernel:
         hca.count[SQ_DOORBELLS] += 1
         if type(qp.sq) is RecordlessSendQueue:
             qp.sq.rung(event.opmod_idx_opcode, event.qpn_ds)
-        ring(hca, qp)
+        # What the doorbell tells of may have been executed with what an earlier one told of: many come in one read.
+        sq = qp.sq
+        at_once = event.at_once and sq is not None and not (event.opmod_idx_opcode >> 8) - sq.consumer & 0x8000
+        ring(hca, qp, at_once)
 
     def _cq_doorbell(self, event: CqDoorbell) -> None:
         hca = self.hca

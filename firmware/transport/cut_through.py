@@ -62,6 +62,8 @@ PATIENCE_NS: Final = 1_000_000
 # A train is worth another thread if the one before it had so many bytes, where a message counts as some.
 WORTH_BYTES: Final = 1 << 18
 MESSAGE_WORTH: Final = 1 << 10
+# A train in the step of a doorbell: whatever comes by that socket waits for it.
+AT_ONCE_NS: Final = 20_000
 limits: Final = Struct("@2q")
 
 
@@ -75,13 +77,29 @@ def run(hca: Hca, qp: Qp) -> int:
         if opened is None or far is None or far_qp is None:
             return Stop.UNUSUAL
         if opened.through.is_open(qp.requester.mtu):
-            return _trains(hca, qp, far, far_qp, opened, known)
+            return _trains(hca, qp, far, far_qp, opened, known, TRAIN_NS)
     conversation = _may_begin(hca, qp)
     if conversation is None:
         return Stop.UNUSUAL
     if conversation.opened is None or not is_same(hca, qp, conversation.opened):
         conversation.opened = open_connection(hca, qp, conversation)
     return _go(hca, qp, conversation)
+
+
+def run_at_once(hca: Hca, qp: Qp) -> bool:
+    """A short train in the step of the doorbell itself, where there were only trains before; True if that was all."""
+    known = qp.conversation
+    if not isinstance(known, Conversation) or known.alone or known.long or not is_unchanged(known):
+        return False
+    opened = known.opened
+    far, far_qp = (opened.far(), opened.far_qp()) if opened is not None else (None, None)
+    if opened is None or far is None or far_qp is None or not opened.through.is_open(qp.requester.mtu):
+        return False
+    known.taken = 0
+    stop = _trains(hca, qp, far, far_qp, opened, known, AT_ONCE_NS)
+    # What is unusual is for Python, in its turn, without another try before.
+    known.alone = stop not in (Stop.EMPTY, Stop.BUDGET)
+    return stop == Stop.EMPTY
 
 
 def run_datagrams(hca: Hca, qp: Qp, vector: bytes, probe: Callable[[], Packet | None]) -> int:
@@ -128,13 +146,13 @@ def _go(hca: Hca, qp: Qp, conversation: Conversation) -> int:
     conversation.near_changes = opened.near_card.changes
     conversation.far_changes = opened.far_card.changes
     conversation.key_changes = Mkey.changes
-    return _trains(hca, qp, far, far_qp, opened, conversation)
+    return _trains(hca, qp, far, far_qp, opened, conversation, TRAIN_NS)
 
 
-def _trains(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation) -> int:
+def _trains(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, opened: Opened, conversation: Conversation, time_ns: int) -> int:
     """Trains until one is over that had all its keys."""
     for _ in range(KEYS_PER_TRAIN):
-        if not _prepare(hca, qp, far, far_qp, conversation):
+        if not _prepare(hca, qp, far, far_qp, conversation, time_ns):
             return _for_python(hca, conversation, Outcome.NO_WAY, TOGETHER)
         if conversation.long and _set_apart(hca, qp, far, far_qp, opened, conversation):
             # If more is left then, it is for another turn.
@@ -207,7 +225,7 @@ def _add_key(hca: Hca, far: Hca, opened: Opened, conversation: Conversation) -> 
 # A train
 
 
-def _prepare(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, conversation: Conversation) -> bool:
+def _prepare(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, conversation: Conversation, time_ns: int) -> bool:
     """Write what a train begins with; False if a ring that it needs is not there."""
     argument = conversation.argument
     sq, send_cq = qp.sq, qp.send_cq
@@ -221,7 +239,7 @@ def _prepare(hca: Hca, qp: Qp, far: Hca, far_qp: Qp, conversation: Conversation)
     far.now_ns = hca.now_ns
     moving.pack_into(
         argument, MOVING_AT, timestamp(hca), timestamp(far), sq.consumer, qp.requester.next_psn, send_cq.producer,
-        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1, qp.requester.lso_done, TRAIN_NS, 0,
+        send_cq.consumer, *receives, recv_cq.producer, recv_cq.consumer, -1, -1, qp.requester.lso_done, time_ns, 0,
     )  # fmt: skip
     return True
 

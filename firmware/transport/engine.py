@@ -89,11 +89,13 @@ def find(hca: Hca, qpn: int) -> Qp | None:
     return hca.qps.get(qpn)
 
 
-def ring(hca: Hca, qp: Qp) -> None:
+def ring(hca: Hca, qp: Qp, at_once: bool = False) -> None:
     """The host rang for the send queue of `qp`: execute, flush or leave what is posted, by the state (10.3.1).
 
-    It has a turn of its own: a host may ring many queues at once.
+    It has a turn of its own: a host may ring many queues at once. With `at_once`, a little may be done right now.
     """
+    if at_once and not (hca.turns or hca.copies) and requester.run_at_once(hca, qp):
+        return
     if qp.state in (RTS, ERR, SQER):
         hca.turns.add(turns.SEND, qp)
     else:

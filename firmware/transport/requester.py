@@ -58,6 +58,13 @@ _BY_TRAIN: Final = (ST_RC, ST_UC)
 _WIRE_SERVICE: Final = {ST_RC: RC, ST_XRC: XRC, ST_UC: UC, ST_DCI: DC}
 
 
+def run_at_once(hca: Hca, qp: Qp) -> bool:
+    """As :func:`run`, in the step of a doorbell: True if a short train did all that there was to do."""
+    if qp.service not in _BY_TRAIN or qp.state != RTS or hca.native is None:
+        return False
+    return cut_through.run_at_once(hca, qp)
+
+
 def run(hca: Hca, qp: Qp) -> bool:
     """Send what is posted and may be sent; called for a doorbell, an acknowledgement, a timer.
 

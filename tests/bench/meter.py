@@ -48,9 +48,9 @@ class Part(IntEnum):
     MESSAGE = 1
     """From awake to a doorbell: the socket is read, a message is taken apart, its register is found."""
     QUEUEING = 2
-    """From the doorbell to the card's turn: the queue pair stands in line, the card asks for a turn."""
+    """From the doorbell to the card's turn, if it needs one: the queue pair stands in line, the card asks for it."""
     ENGINE = 3
-    """From a card's turn to the payload in its place, without the time in C."""
+    """From a card's turn, or a doorbell that needs none, to the payload in its place, without the time in C."""
     COMPILED = 4
     """The engine in C."""
     AFTER = 5
@@ -196,7 +196,8 @@ class Meter:
         for begin, end in pairwise(wakes):
             cards = [card for _, what, card in self.stamps[begin:end] if what == Stamp.DOORBELL]
             if len(cards) == 1 and cards[0] != last_card and last_card >= 0:
-                found.append(Hop(dict(_parts(self.stamps[begin : end + 1]))))
+                parts = _parts(self.stamps[begin : end + 1])
+                found.append(Hop({part: parts[part] for part in Part}))
             last_card = cards[0] if len(cards) == 1 else -1
         return found
 
@@ -211,6 +212,9 @@ def _parts(stamps: list[tuple[int, Stamp, int]]) -> Counter[Part]:
             placed = False
             if then == Stamp.DOORBELL:
                 part = Part.MESSAGE
+            elif then == Stamp.TRAIN:
+                # In the doorbell's own step, without a turn.
+                part = Part.ENGINE
         elif what == Stamp.PLACED:
             placed = True
         elif placed and part == Part.ENGINE:

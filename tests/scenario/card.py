@@ -31,7 +31,7 @@ from vhca.hw.effects import (
     RaiseIrq,
     Transmit,
 )
-from vhca.hw.events import CommandPosted, Event, LinkChange, PacketIn
+from vhca.hw.events import CommandPosted, Event, LinkChange, PacketIn, SqDoorbell
 from vhca.hw.hardware import BoardInfo, Through, TraceSink
 from vhca.hw.memory import FlatMemory, Memory
 from vhca.wire.connectx.cmd import Op
@@ -281,6 +281,8 @@ class Card(Commands):
 
     def event(self, event: Event) -> None:
         """Something happens to the card."""
+        if type(event) is SqDoorbell:
+            event.at_once = self.world.rails and self.world.at_once
         self.step(lambda out: self.firmware.handle(event, self.world.now_ns, out))
 
     def receive(self, packet: Packet) -> None:

@@ -53,7 +53,8 @@ def test_a_full_ring_in_error_is_flushed_in_pieces_and_in_order() -> None:
 
 @pytest.mark.parametrize("state", range(len(STATE_NAMES)))
 def test_a_ring_is_a_turn_in_the_states_that_send_or_flush(state: int) -> None:
-    _, a, _ = pair()
+    world, a, _ = pair()
+    world.at_once = False
     while a.card.turn():
         pass
     hca = a.card.hca

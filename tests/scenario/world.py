@@ -85,6 +85,8 @@ class World:
         self.queue: deque[tuple[Card, Packet]] = deque()
         self.fault: Fault | None = None
         self.rails = self.rails_by_default
+        # As on boards where nothing else waits than what a doorbell tells of.
+        self.at_once = True
         # Packets and words, there and back, of each train.
         self.trains: list[tuple[int, int, int, int]] = []
         self.a = Card(self, "a", 1, memory_bytes)

@@ -12,7 +12,19 @@ CHANGES = frozenset({"add", "remove", "append", "extend", "clear", "pop", "pople
 INSIDE = frozenset({"hca", "qp", "cq", "srq", "dct", "port", "firmware", "counter"})
 # Attributes that a scenario may set: of the stage, of packets, of itself.
 OWN = frozenset(
-    {"cable", "dest_qp", "dlid", "eq_consumer", "fault", "now_ns", "posted", "queue", "rails_by_default", "ring"}
+    {
+        "at_once",
+        "cable",
+        "dest_qp",
+        "dlid",
+        "eq_consumer",
+        "fault",
+        "now_ns",
+        "posted",
+        "queue",
+        "rails_by_default",
+        "ring",
+    }
     | {"route", "rq_posted", "slid", "sq_posted", "step"}
 )
 # Views of what goes to the card.

@@ -335,20 +335,32 @@ class Board:
             self._handle(event)
 
     def _rung(self, event: SqDoorbell) -> None:
-        """As :meth:`_step`, in short: the most frequent event has no effects, and its turn tells the rest."""
+        """As :meth:`_step`, in short, for the most frequent event; where nothing else waits, it may be all there is."""
         if self.apart:
             self.rounds.join()
+        event.at_once = not (
+            self._turn_waits
+            or self._inbox
+            or self._command_doorbells
+            or self._link_changes
+            or self.rests()
+            or self._held_back()
+        )
         effects: Effects = []
         self._busy = True
         try:
             self.firmware.handle(event, self._clock.now_ns(), effects)
         except Exception:
             self._die()
+        try:
+            if effects:
+                self.execute(effects)
         finally:
             self._busy = False
-        if effects:
-            self.execute(effects)
-        self._ask_for_turn()
+            if event.at_once and self.stirred is not None:
+                self.stirred()
+            if not self._turn_waits and self.firmware.waiting():
+                self._ask_for_turn()
 
     def _handle(self, event: Event) -> None:
         if self.dead:

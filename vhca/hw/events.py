@@ -34,11 +34,15 @@ class CommandPosted:
 
 @dataclass(slots=True)
 class SqDoorbell:
-    """Send doorbell in UAR page `uar`: first two dwords of the last posted control segment."""
+    """Send doorbell in UAR page `uar`: first two dwords of the last posted control segment.
+
+    `at_once` tells that nothing else waits, so that a little of what is posted may be executed in this very step.
+    """
 
     uar: int
     opmod_idx_opcode: int
     qpn_ds: int
+    at_once: bool = False
 
 
 @dataclass(slots=True)
