@@ -57,6 +57,13 @@ if [ -n "$share" ]; then
         echo "vhca: the shared folder could not be mounted" >/dev/console
 fi
 cd /root
+# A module just loaded has its ports, and their names, a little later: the host announces them by messages.
+tries=50
+while [ -z "$port" ] && [ "$tries" -gt 0 ]; do
+    sleep 0.2
+    tries=$((tries - 1))
+    agent_port
+done
 [ -n "$port" ] || echo "vhca: there is no agent port" >/dev/console
 # the boot was quiet; what the kernel says from now on is kept, unless another level was asked for
 read -r level _ </proc/sys/kernel/printk
@@ -64,8 +71,9 @@ read -r level _ </proc/sys/kernel/printk
 read -r up _ </proc/uptime
 echo "vhca: g$index is up, $up s after power-on" >/dev/console
 while :; do
+    [ -n "$port" ] || agent_port
     read -r up _ </proc/uptime
-    python3 -I -S -X frozen_modules=on -X utf8 /usr/lib/vhca/guest_agent.pyc "$port" "$sync" "$begun" "$up" </dev/null >/dev/console 2>&1
-    echo "vhca: the agent ended with $?" >/dev/console
+    [ -z "$port" ] || python3 -I -S -X frozen_modules=on -X utf8 /usr/lib/vhca/guest_agent.pyc "$port" "$sync" "$begun" "$up" </dev/null >/dev/console 2>&1
+    [ -z "$port" ] || echo "vhca: the agent ended with $?" >/dev/console
     sleep 1
 done
