@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from vhca.fabric.capture import Capture
+from vhca.fabric.capture import NO_LIMITS, Capture, CaptureLimits
+from vhca.fabric.capture_filter import EVERYTHING, CaptureFilter
+from vhca.fabric.capture_writer import File, Ring, Stream
+from vhca.fabric.captures import CaptureChoice
 from vhca.fabric.chart import Chart, of_fabric, route
 from vhca.fabric.fabric import Fabric, PortStatus
 from vhca.fabric.faults import Direction, Fault
 from vhca.sim.loop import Loop
+
+log = logging.getLogger(__name__)
 
 
 class LiveFabric:
@@ -81,45 +88,85 @@ class LiveFabric:
         """Repair a port's cable."""
         self._loop.call(lambda: self._fabric.clear_faults(name))
 
-    def capture(self, path: Path | str, ports: Sequence[str] | None = None, *, both_ends: bool = False) -> LiveCapture:
-        """Record every packet of these cards (None: all) in a pcapng file, from now on until :meth:`LiveCapture.stop`.
+    def capture(
+        self,
+        path: Path | str,
+        ports: Sequence[str] | None = None,
+        *,
+        both_ends: bool = False,
+        records: bool = False,
+        only: CaptureFilter = EVERYTHING,
+        limits: CaptureLimits = NO_LIMITS,
+        ring: Ring | None = None,
+    ) -> LiveCapture:
+        """Record what passes in a pcapng file, from now on until :meth:`LiveCapture.stop` or a limit.
 
-        It is a context manager, too, which stops at its end. See :meth:`vhca.fabric.fabric.Fabric.capture` for what is
-        recorded where, and for errors.
+        Of all cards, or of `ports`, as :class:`vhca.fabric.captures.CaptureChoice` names them, which tells of the other
+        choices, too. `ring` makes it several files. It is a context manager, which stops at its end. See
+        :meth:`vhca.fabric.fabric.Fabric.capture` for what is recorded where, and for errors.
         """
-        capture = self._loop.call(lambda: self._fabric.capture(path, ports, both_ends=both_ends))
-        return LiveCapture(self._loop, self._fabric, capture)
+        return self.capture_choice(Path(path), CaptureChoice(ports, both_ends, records, only, limits), ring)
+
+    def capture_choice(self, path: Path, choice: CaptureChoice, ring: Ring | None = None) -> LiveCapture:
+        """As :meth:`capture`."""
+        captures = self._fabric.captures
+        self._loop.call(lambda: captures.check(choice))
+        file = File(path, ring)  # not in the loop: a disk may be slow to open
+        return LiveCapture(self._loop, self._fabric, self._loop.call(lambda: captures.start(file, choice)), path)
+
+    def capture_stream(self, sock: socket.socket, name: str, choice: CaptureChoice) -> LiveCapture:
+        """As :meth:`capture`, to who reads at the other end of a socket; one who is slow misses something."""
+        stream = Stream(sock, name)
+        start = self._fabric.captures.start
+        return LiveCapture(self._loop, self._fabric, self._loop.call(lambda: start(stream, choice)), Path(name))
 
 
 class LiveCapture:
     """A recording that runs; any thread. The rack stops it if nobody else does.
 
-    :ivar path: the pcapng file.
+    :ivar path: the pcapng file; of a ring, the name that the files' names are made of.
     """
 
-    def __init__(self, loop: Loop, fabric: Fabric, capture: Capture) -> None:
+    def __init__(self, loop: Loop, fabric: Fabric, capture: Capture, path: Path) -> None:
         self._loop = loop
         self._fabric = fabric
         self._capture = capture
-        self.path = capture.path
+        self.path = path
 
     @property
     def packets(self) -> int:
-        """Packets recorded so far."""
+        """Packets and records so far."""
         return self._capture.packets
+
+    @property
+    def dropped(self) -> int:
+        """How many are missing, since the disk or the reader was too slow, or a card told too much."""
+        return self._capture.dropped
 
     @property
     def trouble(self) -> str:
         """Why the file ended before its time (a full disk), "" if it did not."""
         return self._capture.trouble
 
+    @property
+    def ended(self) -> bool:
+        """True once the file is complete, by :meth:`stop`, a limit, or trouble."""
+        return self._capture.writer.ended
+
     def flush(self) -> None:
         """Make what was recorded so far visible to readers of the file."""
-        self._loop.call(lambda: self._fabric.flush_capture(self._capture))
+        self._loop.call(lambda: self._fabric.captures.finish(self._capture))
+        self._capture.flush()
 
     def stop(self) -> None:
         """End the recording and close its file; nothing if that was done before."""
         self._loop.call(lambda: self._fabric.stop_capture(self._capture))
+        if not self._capture.wait():
+            log.error("the capture %s is not written to its end: its disk takes too long", self._capture.name)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended by a limit or trouble; False if that takes longer."""
+        return self._capture.writer.wait_ended(timeout_s)
 
     def __enter__(self) -> LiveCapture:
         return self

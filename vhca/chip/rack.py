@@ -19,9 +19,11 @@ from vhca.chip.card import Card, CardFunction, load_firmware
 from vhca.chip.control import SOCKET_NAME, ControlSocket
 from vhca.chip.live_fabric import LiveFabric
 from vhca.chip.orders import Orders, refusal
-from vhca.chip.rack_config import CardConfig, RackConfig
+from vhca.chip.rack_config import CaptureConfig, CardConfig, RackConfig
 from vhca.chip.rounds import Rounds
-from vhca.fabric.capture import Capture
+from vhca.fabric.capture import NO_LIMITS, Capture
+from vhca.fabric.capture_filter import EVERYTHING
+from vhca.fabric.captures import CaptureChoice
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.topology import Node, TopologyError
 from vhca.hw.hardware import UnfitBoard
@@ -65,6 +67,12 @@ def _in_place_of(host: Node, config: CardConfig) -> CardConfig:
         node_guid=config.node_guid if config.node_guid is not None else host.guid,
         port_guid=config.port_guid if config.port_guid is not None else host.port_guids[0],
         description=config.description if config.description is not None else host.description,
+    )
+
+
+def _choice(config: CaptureConfig) -> CaptureChoice:
+    return CaptureChoice(
+        config.ports, config.both_ends, config.records, config.only or EVERYTHING, config.limits or NO_LIMITS
     )
 
 
@@ -192,7 +200,7 @@ class Rack:
             if self.config.logs:
                 self._open_logs()
             if recording := self.config.capture:
-                self._capture = self._subnet.capture(recording.path, recording.ports, both_ends=recording.both_ends)
+                self._capture = self._subnet.capture(recording.path, _choice(recording), ring=recording.ring)
         except BaseException:
             for card in self.hcas:
                 card.stop()
@@ -219,9 +227,13 @@ class Rack:
             for card in self.hcas:
                 card.server.remove_socket()
 
+        captures: list[Capture] = []
+
         def shut() -> None:
             if self._capture is not None:  # its last packets are those of cards that are still there
                 self._subnet.stop_capture(self._capture)
+                captures.append(self._capture)
+            captures.extend(self._subnet.captures.running)
             for card in self.hcas:
                 card.stop()
             self._subnet.close()
@@ -229,6 +241,9 @@ class Rack:
         with contextlib.suppress(TimeoutError, LoopEnded):
             self.loop.call(shut)
         self.loop.stop(timeout_s=STOP_S if responds else 0)
+        for capture in captures:
+            if not capture.wait(STOP_S):
+                log.error("the capture %s is not written to its end: its disk takes too long", capture.name)
         self._close_logs()
 
     def __enter__(self) -> "Rack":

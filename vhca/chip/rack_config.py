@@ -12,6 +12,9 @@ from vhca.subnet.engines import Engine
 if TYPE_CHECKING:
     # Not at run time: a session of pytest loads this description whether it wants a card or not.
     from vhca.chip.middleware import Middleware
+    from vhca.fabric.capture import CaptureLimits
+    from vhca.fabric.capture_filter import CaptureFilter
+    from vhca.fabric.capture_writer import Ring
     from vhca.fabric.topology import Topology
 
 MTUS: Final = (2048, 4096)
@@ -81,13 +84,23 @@ class CaptureConfig:
     """A recording of a rack's cables, from before the first packet until the rack stops.
 
     :ivar path: the pcapng file; one that is there is replaced.
-    :ivar ports: the cards to record (h0, h1 ...); None for all.
+    :ivar ports: the cards to record (h0, h1 ...), and other ends of cables; None for all cards.
     :ivar both_ends: record each packet also where it arrives, behind all faults.
+    :ivar records: record what cards tell of themselves: commands, doorbells, work requests, completions ...
+    :ivar only: which packets; None: all.
+    :ivar limits: where it ends by itself; None: nowhere.
+    :ivar ring: several files instead of one; None: one.
+
+    See :class:`vhca.fabric.captures.CaptureChoice`.
     """
 
     path: Path
     ports: Sequence[str] | None = None
     both_ends: bool = False
+    records: bool = False
+    only: "CaptureFilter | None" = None
+    limits: "CaptureLimits | None" = None
+    ring: "Ring | None" = None
 
 
 @dataclass(frozen=True, slots=True)

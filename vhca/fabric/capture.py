@@ -1,198 +1,309 @@
-"""A protocol analyser on the cables: writes what passes as pcapng, whole packets from LRH to VCRC.
+"""A protocol analyser on the cables: makes pcapng of what passes, whole packets from LRH to VCRC.
 
-Each tapped port is an interface of the file; direction is that of the card (outbound: the card sent it). Bursts are cut
-into packets and CRCs computed here. Times are in ns.
-
-Wireshark knows InfiniBand inside extensible records (ERF, as hardware analysers write) but not as the link type of its
-own, 247, that is registered for it. So records are ERF unless the bare link type is asked for.
+Each tapped port is an interface of the file; direction is that of the port (outbound: the port sent it). Bursts are cut
+into packets and CRCs computed here, in the fabric's loop; :mod:`vhca.fabric.capture_writer` writes, in a thread.
+What cards tell of themselves stands between the packets, as JSON for Wireshark's own dissector.
 """
 
-import contextlib
+import json
 import logging
-import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from struct import Struct
 from struct import error as StructError
-from typing import IO, Final
+from typing import Final, Protocol
 
+from vhca.fabric import pcapng
+from vhca.fabric.capture_filter import EVERYTHING, CaptureFilter
+from vhca.fabric.capture_writer import File, Ring, Writer
+from vhca.fabric.pcapng import ERF_BYTES, INBOUND, LINKTYPE_ERF, LINKTYPE_EXPORTED, LINKTYPE_INFINIBAND, OUTBOUND
 from vhca.wire.ib import encode, packets_of
 from vhca.wire.packet import Packet
 
+__all__ = ["INBOUND", "LINKTYPE_ERF", "LINKTYPE_INFINIBAND", "OUTBOUND"]
+
 log = logging.getLogger(__name__)
 
-LINKTYPE_INFINIBAND: Final = 247
-LINKTYPE_ERF: Final = 197
-INBOUND: Final = 1
-OUTBOUND: Final = 2
-
-_SECTION_HEADER: Final = 0x0A0D0D0A
-_INTERFACE: Final = 1
-_ENHANCED_PACKET: Final = 6
-_OPT_COMMENT: Final = 1
-_OPT_IF_NAME: Final = 2
-_OPT_IF_TSRESOL: Final = 9
-_OPT_EPB_FLAGS: Final = 2
-_OPT_USER_APPLICATION: Final = 4
-_ERF_TYPE_INFINIBAND: Final = 21
-_ERF_VARYING_LENGTH: Final = 4
-_ERF_HEADER_BYTES: Final = 16
-_MAX_BYTES: Final = _ERF_HEADER_BYTES + 8 + 40 + 12 + 28 + 4096 + 6
-
-_U32: Final = Struct("<I")
-_OPTION: Final = Struct("<HH")
-_PACKET: Final = Struct("<IIIII")
-_ERF_TIME: Final = Struct("<Q")
-_ERF_REST: Final = Struct(">BBHHH")
+MOST_BYTES: Final = 8 + 40 + 12 + 28 + 4096 + 6
+"""The largest packet."""
+LEAST_SNAP_BYTES: Final = 8
+FLUSH_S: Final = 10.0
+"""For the disk to take what waits."""
+PROTOCOL: Final = "HCA"
+"""What Wireshark's column says of what a card tells."""
+_DISSECTOR: Final = "json"
 
 
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) & 3)
+class CardRecord(Protocol):
+    """What a card tells of itself."""
+
+    @property
+    def direction(self) -> int:
+        """INBOUND: the host to the card. OUTBOUND: the card to the host."""
+        ...
+
+    def words(self) -> tuple[str, Mapping[str, object]]:
+        """A line for people, and the same by name, in values that JSON has."""
+        ...
 
 
-def _option(code: int, value: bytes) -> bytes:
-    return _OPTION.pack(code, len(value)) + _padded(value)
+@dataclass(frozen=True, slots=True)
+class CaptureLimits:
+    """Where a capture ends by itself: after so many packets and records, after a time. None: not.
+
+    Of each packet the first `snap_bytes` are kept, which count from its LRH. ValueError if a limit cannot be.
+    """
+
+    packets: int | None = None
+    seconds: float | None = None
+    snap_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.packets is not None and self.packets < 1:
+            raise ValueError(f"packets {self.packets}: 1 is the least")
+        if self.seconds is not None and not 0 < self.seconds <= 10**9:
+            raise ValueError(f"seconds {self.seconds}: more than 0")
+        if self.snap_bytes is not None and self.snap_bytes < LEAST_SNAP_BYTES:
+            raise ValueError(f"snap_bytes {self.snap_bytes}: {LEAST_SNAP_BYTES} is the least")
 
 
-def _block(kind: int, body: bytes) -> bytes:
-    size = len(body) + 12
-    return _U32.pack(kind) + _U32.pack(size) + body + _U32.pack(size)
+NO_LIMITS: Final = CaptureLimits()
 
 
-def _erf(now_ns: int, size: int) -> bytes:
-    """The record header in front of a packet: time in 2**-32 s, type, length with header, loss, length."""
-    seconds, ns = divmod(now_ns, 1_000_000_000)
-    stamp = _ERF_TIME.pack((seconds << 32 | (ns << 32) // 1_000_000_000) & 0xFFFFFFFFFFFFFFFF)
-    return stamp + _ERF_REST.pack(_ERF_TYPE_INFINIBAND, _ERF_VARYING_LENGTH, size + _ERF_HEADER_BYTES, 0, size)
+class _Interface:
+    """An interface of the file: how much of it was seen, and what of that is not in the file."""
+
+    __slots__ = ("dropped", "lost", "number", "seen")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seen = 0
+        self.dropped = 0
+        self.lost = 0  # since the last that is there
 
 
-def _for_its_owner(path: str, flags: int) -> int:
-    """Open a file that, if it is new, its owner alone may read: captures tell keys and payload."""
-    return os.open(path, flags, 0o600)
+class Item(Protocol):
+    """What waits to be written: a packet, a burst, a record; `left` of it are not written."""
+
+    left: int
+    interface: "_Interface"
+
+    def next_block(self, capture: "Capture") -> bytes | None:
+        """The next of it; None if it is not wanted. ValueError, struct.error if there can be none."""
+        ...
 
 
 class Frames:
-    """A packet or burst that is being written, packet by packet.
+    """A packet or burst that is being written, packet by packet."""
 
-    :ivar left: packets that are not written.
-    """
+    __slots__ = ("at_ns", "comment", "direction", "interface", "left", "packets")
 
-    __slots__ = ("at_ns", "interface", "left", "options", "packets")
-
-    def __init__(self, interface: int, at_ns: int, options: bytes, packet: Packet) -> None:
+    def __init__(self, interface: _Interface, at_ns: int, direction: int, comment: str, packet: Packet) -> None:
         self.interface = interface
         self.at_ns = at_ns
-        self.options = options
+        self.direction = direction
+        self.comment = comment
         self.left = packet.count
         # Receivers own their packets, and change them.
         self.packets = packets_of(replace(packet))
 
+    def next_block(self, capture: "Capture") -> bytes | None:
+        """See :class:`Item`."""
+        part = next(self.packets)
+        if not capture.only.wants_part(part):
+            return None
+        raw = encode(part)
+        size = len(raw)
+        if capture.limits.snap_bytes is not None:
+            raw = raw[: capture.limits.snap_bytes]
+        if capture.link_type != LINKTYPE_INFINIBAND:
+            raw = pcapng.erf(self.at_ns, raw, size)
+            size += ERF_BYTES
+        options = pcapng.packet_options(self.direction, self.comment, self.interface.lost)
+        return pcapng.packet(self.interface.number, self.at_ns, raw, size, options)
+
+
+class _Told:
+    """A record of a card that is being written."""
+
+    __slots__ = ("at_ns", "interface", "left", "record")
+
+    def __init__(self, interface: _Interface, at_ns: int, record: CardRecord) -> None:
+        self.interface = interface
+        self.at_ns = at_ns
+        self.left = 1
+        self.record = record
+
+    def next_block(self, capture: "Capture") -> bytes | None:
+        """See :class:`Item`."""
+        direction = self.record.direction
+        info, fields = self.record.words()
+        body = json.dumps(fields).encode("ascii")
+        raw = pcapng.exported(_DISSECTOR, PROTOCOL, info, direction, body)
+        options = pcapng.packet_options(direction, lost=self.interface.lost)
+        return pcapng.packet(self.interface.number, self.at_ns, raw, len(raw), options)
+
 
 class Capture:
-    """One capture file; `link_type` is LINKTYPE_ERF or LINKTYPE_INFINIBAND.
+    """One capture, written by `writer`; `link_type` of packets is LINKTYPE_ERF or LINKTYPE_INFINIBAND.
 
     A file that cannot be written any further ends there, which is logged; packets go on.
 
-    :ivar packets: recorded so far.
-    :ivar trouble: why the file ended before its time, "" if it did not.
+    :ivar packets: recorded so far, records of cards among them.
+    :ivar dropped: of those that were seen, the ones that are not in the file: the disk or the reader was too slow.
+    :ivar over: it has all that it was to have, or cannot be written any further.
     """
 
-    def __init__(self, path: Path | str, timestamp_ns: Callable[[], int], link_type: int = LINKTYPE_ERF) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        timestamp_ns: Callable[[], int],
+        link_type: int = LINKTYPE_ERF,
+        only: CaptureFilter = EVERYTHING,
+        limits: CaptureLimits = NO_LIMITS,
+    ) -> None:
+        self.writer = writer
         self.link_type = link_type
-        self.path = Path(path)
+        self.only = only
+        self.limits = limits
         self.packets = 0
+        self.dropped = 0
         self.unencodable = 0
-        self.trouble = ""
         self._timestamp_ns = timestamp_ns
-        self._file: IO[bytes] | None = open(self.path, "wb", opener=_for_its_owner)  # noqa: SIM115
-        self._interfaces: dict[str, int] = {}
-        header = _U32.pack(0x1A2B3C4D) + Struct("<HHq").pack(1, 0, -1)
-        self._write(_block(_SECTION_HEADER, header + _option(_OPT_USER_APPLICATION, b"vhca") + _option(0, b"")))
+        self._start_ns = timestamp_ns()
+        self._interfaces: dict[str, _Interface] = {}
+        self._closed = False
 
-    def interface(self, name: str) -> int:
-        """The number of the interface called `name`, declared on first use."""
-        number = self._interfaces.get(name)
-        if number is None:
-            number = self._interfaces[name] = len(self._interfaces)
-            body = Struct("<HHI").pack(self.link_type, 0, _MAX_BYTES)
-            options = _option(_OPT_IF_NAME, name.encode()) + _option(_OPT_IF_TSRESOL, b"\x09") + _option(0, b"")
-            self._write(_block(_INTERFACE, body + options))
-        return number
+    @classmethod
+    def to_file(
+        cls,
+        path: Path | str,
+        timestamp_ns: Callable[[], int],
+        link_type: int = LINKTYPE_ERF,
+        ring: Ring | None = None,
+    ) -> "Capture":
+        """A capture in a file. OSError if that cannot be opened."""
+        return cls(Writer(File(Path(path), ring)), timestamp_ns, link_type)
 
-    def record(self, interface: int, packet: Packet, direction: int, comment: str = "") -> None:
+    @property
+    def name(self) -> str:
+        """What it is written to, for people."""
+        return self.writer.destination.name
+
+    @property
+    def trouble(self) -> str:
+        """Why it ended before its time, "" if it did not."""
+        return self.writer.trouble
+
+    @property
+    def over(self) -> bool:
+        """See the class."""
+        most = self.limits.packets
+        return self._closed or self.writer.ended or (most is not None and self.packets >= most)
+
+    def find(self, name: str) -> _Interface | None:
+        """The interface called `name`, if it was declared."""
+        return self._interfaces.get(name)
+
+    def interface(self, name: str, description: str = "", bits_per_s: int = 0, records: bool = False) -> _Interface:
+        """The interface called `name`, declared on first use; `records`: for what a card tells."""
+        found = self.find(name)
+        if found is None:
+            found = self._interfaces[name] = _Interface(len(self._interfaces))
+            link_type = LINKTYPE_EXPORTED if records else self.link_type
+            snap_bytes = 0 if records else min(self.limits.snap_bytes or MOST_BYTES, MOST_BYTES) + ERF_BYTES
+            self.writer.declare(pcapng.interface(link_type, snap_bytes, name, description, bits_per_s))
+        return found
+
+    def record(self, interface: _Interface, packet: Packet, direction: int, comment: str = "") -> None:
         """Write a packet, or all packets of a burst; `direction` is INBOUND or OUTBOUND."""
         self.write(self.frames(interface, packet, direction, comment))
 
-    def frames(self, interface: int, packet: Packet, direction: int, comment: str = "") -> "Frames":
+    def frames(self, interface: _Interface, packet: Packet, direction: int, comment: str = "") -> Frames:
         """A packet or burst as it is now, to be written with this moment's time."""
-        options = _option(_OPT_EPB_FLAGS, _U32.pack(direction))
-        if comment:
-            options += _option(_OPT_COMMENT, comment.encode())
-        if self._file is not None:
-            self.packets += packet.count
-        return Frames(interface, self._timestamp_ns(), options + _option(0, b""), packet)
+        frames = Frames(interface, self._timestamp_ns(), direction, comment, packet)
+        frames.left = self._take(interface, frames.left)
+        return frames
 
-    def write(self, frames: "Frames", most: int = 1 << 30) -> int:
+    def told(self, interface: _Interface, record: CardRecord) -> Item:
+        """What a card tells of itself now, to be written with this moment's time."""
+        told = _Told(interface, self._timestamp_ns(), record)
+        told.left = self._take(interface, 1)
+        return told
+
+    def _take(self, interface: _Interface, count: int) -> int:
+        """Count what is to be recorded; how much of it."""
+        if self._closed or self.writer.ended:
+            return 0
+        if self.limits.packets is not None:
+            count = max(0, min(count, self.limits.packets - self.packets))
+        self.packets += count
+        interface.seen += count
+        return count
+
+    def lose(self, interface: _Interface, count: int) -> None:
+        """Count what was seen and cannot wait to be written."""
+        interface.seen += count
+        self._lost(interface, count)
+
+    def _lost(self, interface: _Interface, count: int) -> None:
+        interface.dropped += count
+        interface.lost += count
+        self.dropped += count
+
+    def write(self, item: Item, most: int = 1 << 30) -> int:
         """Write some packets of a burst, `most` of what is left; returns how many that were."""
-        before = frames.left
-        while frames.left and before - frames.left < most:
-            if self._file is None:
-                frames.left = 0
+        before = item.left
+        interface = item.interface
+        while item.left and before - item.left < most:
+            if self.writer.ended or self._closed:
+                item.left = 0
                 break
             try:
-                raw = encode(next(frames.packets))
+                block = item.next_block(self)
             except (ValueError, StructError):
                 # A card sent what no wire could carry: its own trouble, which recording must not make worse.
                 if not self.unencodable:  # a guest may send any number of them
                     log.exception("cannot record a packet; others like it are only counted")
-                self.unencodable += frames.left
-                self.packets -= frames.left
-                frames.left = 0
+                self.unencodable += item.left
+                self._unseen(interface, item.left)
+                item.left = 0
                 break
-            frames.left -= 1
-            at = frames.at_ns
-            if self.link_type != LINKTYPE_INFINIBAND:
-                raw = _erf(at, len(raw)) + raw
-            head = _PACKET.pack(frames.interface, at >> 32 & 0xFFFFFFFF, at & 0xFFFFFFFF, len(raw), len(raw))
-            self._write(_block(_ENHANCED_PACKET, head + _padded(raw) + frames.options))
-        return before - frames.left
+            item.left -= 1
+            if block is None:
+                self._unseen(interface, 1)
+            elif self.writer.put(block):
+                interface.lost = 0
+            else:
+                self.packets -= 1
+                self._lost(interface, 1)
+        return before - item.left
 
-    def writes_to(self, path: Path | str) -> bool:
+    def _unseen(self, interface: _Interface, count: int) -> None:
+        self.packets -= count
+        interface.seen -= count
+
+    def is_file(self, path: Path | str) -> bool:
         """Whether this is the capture's file, and the capture has not ended."""
-        try:
-            return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(path))
-        except OSError:
-            return False
+        destination = self.writer.destination
+        return not self.writer.ended and isinstance(destination, File) and destination.is_file(path)
 
     def close(self) -> None:
-        """Write out what is buffered and close the file."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            try:
-                file.close()
-            except OSError as error:
-                self.trouble = str(error.strerror)
-                log.error("the capture %s has lost its end: %s", self.path, error.strerror)
+        """Write the statistics and end; see :meth:`wait`."""
+        if not self._closed:
+            self._closed = True
+            now_ns = self._timestamp_ns()
+            self.writer.end(
+                b"".join(
+                    pcapng.statistics(each.number, self._start_ns, now_ns, each.seen, each.dropped)
+                    for each in self._interfaces.values()
+                )
+            )
 
-    def flush(self) -> None:
-        """Make what was recorded so far visible to readers of the file."""
-        if self._file is not None:
-            self._or_end(self._file.flush)
+    def flush(self, timeout_s: float = FLUSH_S) -> bool:
+        """Wait until what was recorded so far is visible to readers of the file; False if that takes too long."""
+        return self.writer.flush(timeout_s)
 
-    def _write(self, data: bytes) -> None:
-        if self._file is not None:
-            file = self._file
-            self._or_end(lambda: file.write(data))
-
-    def _or_end(self, write: Callable[[], object]) -> None:
-        """A disk that is full ends the capture; the fabric goes on."""
-        try:
-            write()
-        except OSError as error:
-            self.trouble = str(error.strerror)
-            log.error("the capture %s ends here: %s", self.path, error.strerror)
-            file, self._file = self._file, None
-            with contextlib.suppress(OSError):
-                if file is not None:
-                    file.close()
+    def wait(self, timeout_s: float = FLUSH_S) -> bool:
+        """Behind :meth:`close`: wait until the file is complete and closed; False if that takes too long."""
+        return self.writer.wait(timeout_s)

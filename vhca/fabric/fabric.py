@@ -4,11 +4,9 @@ Assumes one thread: everything runs in turns of `call_soon`, and time comes from
 of that loop. Nothing is configured behind the scenes: ports come up because the subnet manager says so by SMP.
 """
 
-import errno
 import heapq
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,12 +14,13 @@ from typing import Final, Protocol
 
 from vhca.counting import shown
 from vhca.fabric.capture import Capture
+from vhca.fabric.capture_writer import File, Ring
+from vhca.fabric.captures import CaptureChoice, Captures
 from vhca.fabric.counters import Drop
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import DIRECTIONS, Direction, Fault, FaultInjector
 from vhca.fabric.link import Link
 from vhca.fabric.plant import Plant
-from vhca.fabric.recording import Recording
 from vhca.fabric.switch import Switch
 from vhca.fabric.topology import End, Node, Topology, TopologyError
 from vhca.fabric.wires import Wires
@@ -33,6 +32,7 @@ from vhca.subnet.manager import SubnetManager
 from vhca.wire import smp
 from vhca.wire.packet import MANAGEMENT_VL, Packet
 
+USUAL_CAPTURE: Final = CaptureChoice()
 DEFAULT_SWITCH_GUID: Final = 0x0002C90000FAB000
 _STATES: Final = {
     smp.PORT_DOWN: "Down",
@@ -100,7 +100,6 @@ class Fabric:
         self._seed = seed
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
-        self._captures: dict[Capture, Recording] = {}
         self.wires = Wires()
         self.ports: dict[str, FabricPort] = {}
         self.plant: Plant | None = None
@@ -110,6 +109,7 @@ class Fabric:
         else:
             switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns, wires=self.wires)
             self.switches = {switch.name: switch}
+        self.captures = Captures(self.ports, self._links, call_soon, self._call_later, clock.now_ns)
         self.switch = next(iter(self.switches.values()))
         self.manager = SubnetManager(
             self.switch.send_from_management,
@@ -153,8 +153,7 @@ class Fabric:
             link = Link(self._call_soon, self._call_later, name, f"switch/{switch_port.number}", self.wires)
             port = self.ports[name] = FabricPort(name, link, switch_port)
             switch_port.plug(link.b)
-        for recording in self._captures.values():
-            recording.add(port)
+        self.captures.added(port)
         return port
 
     def simulated(self) -> list[Node]:
@@ -168,6 +167,12 @@ class Fabric:
     def link_up(self, name: str) -> None:
         """Plug a cable in again; see :meth:`link_down`."""
         self._link(name).set_plugged(True)
+
+    def _links(self) -> Iterable[Link]:
+        """All cables."""
+        if self.plant is not None:
+            return dict.fromkeys(self.plant.links.values())
+        return [port.link for port in self.ports.values()]
 
     def _link(self, name: str) -> Link:
         if name not in self.ports and self.plant is not None:
@@ -261,46 +266,25 @@ class Fabric:
 
     # Capture
 
-    def capture(self, path: Path | str, ports: Sequence[str] | None = None, *, both_ends: bool = False) -> Capture:
-        """Record what the cards send and are sent, until :meth:`stop_capture`.
+    def capture(self, path: Path | str, choice: CaptureChoice = USUAL_CAPTURE, *, ring: Ring | None = None) -> Capture:
+        """Record in a file, or a ring of files, until :meth:`stop_capture` or a limit.
 
-        `ports` names the cards (None: all, those added later too). A packet is recorded where a card sent it, before
-        any fault of the cable. Where it arrives, behind all faults, it is recorded if nobody recorded it before: it
-        comes from the switch, or from a card that is not recorded; with `both_ends`, always. What a card sends to
-        itself gets an interface of its own, NAME-loopback.
+        A packet is recorded where a card sent it, before any fault of the cable. Where it arrives, behind all faults,
+        it is recorded if nobody recorded it before: it comes from the switch, or from a card that is not recorded; with
+        `both_ends`, always. What a card sends to itself gets an interface of its own, NAME-loopback.
 
         KeyError if there is no such port, OSError if the file cannot be written, or is that of a running capture.
         """
-        for name in ports or ():
-            self.ports[name]
-        if any(capture.writes_to(path) for capture in self._captures):
-            raise OSError(errno.EBUSY, "another capture writes to this file", str(path))
-        offset_ns = time.time_ns() - self._clock.now_ns()
-        capture = Capture(path, lambda: self._clock.now_ns() + offset_ns)
-        recording = self._captures[capture] = Recording(
-            capture, None if ports is None else frozenset(ports), both_ends, self._call_soon
-        )
-        for port in self.ports.values():
-            recording.add(port)
-        return capture
+        self.captures.check(choice)
+        return self.captures.start(File(Path(path), ring), choice)
 
     def stop_capture(self, capture: Capture) -> None:
-        """End a recording and close its file."""
-        recording = self._captures.pop(capture, None)
-        if recording is not None:
-            recording.end()
-        capture.close()
-
-    def flush_capture(self, capture: Capture) -> None:
-        """Make all that has passed so far visible to readers of the file."""
-        recording = self._captures.get(capture)
-        if recording is not None:
-            recording.finish()
-        capture.flush()
+        """End a recording; its file is complete behind `capture.wait()`."""
+        self.captures.stop(capture)
 
     def close(self) -> None:
         """End all recordings."""
-        for capture in list(self._captures):
+        for capture in list(self.captures.running):
             self.stop_capture(capture)
 
     # Timers

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from vhca.counting import shown
+from vhca.fabric.capture import CardRecord
 from vhca.fabric.counters import PortCount
 from vhca.fabric.link import Link, LinkEnd
 from vhca.fabric.port import SwitchPort
@@ -41,6 +42,8 @@ class FabricPort:
         self._receive: Callable[[Packet], None] | None = None
         self._link_changed: Callable[[bool], None] | None = None
         self._card_full: Callable[[], bool] | None = None
+        # Begins to listen to what the card tells of itself, and gives what ends that.
+        self.watch: Callable[[Callable[[CardRecord], None]], Callable[[], None]] | None = None
         # Whose port this is, for whoever looks through the switch.
         self.card: object = None
         self.end.attach(self, enabled=False)

@@ -1,40 +1,56 @@
-"""Where a protocol analyser listens: at the connectors of cards, and inside them for what they send to themselves.
+"""Where a protocol analyser listens: at the connectors of cards, and inside them; at other ends of cables on request.
 
-Guarantees: unless both ends are asked for, a packet between two recorded cards is recorded once, where it was sent.
-Packets are encoded and written in turns of the loop, some at a time; while many wait, the recorded cables are full.
+Guarantees: unless both ends are asked for, a packet is recorded once on each cable, where it was sent; and of two
+recorded cards, once, if nothing between them is recorded. Packets are encoded in turns of the loop, some at a time;
+while many wait, cables of cards are full. What cannot be held back so (management, what cards tell of themselves) is
+lost, and counted, when too much of it waits.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from vhca.fabric.capture import INBOUND, OUTBOUND, Capture, Frames
+from vhca.fabric.capture import Capture, CardRecord, Item
 from vhca.fabric.fabric_port import FabricPort
-from vhca.fabric.link import FULL_PACKETS
+from vhca.fabric.link import FULL_PACKETS, LinkEnd
+from vhca.fabric.pcapng import INBOUND, OUTBOUND
+from vhca.fabric.port import SwitchPort
 from vhca.fabric.wires import Tap
 from vhca.management.fair_queue import CallSoon
+from vhca.management.link_speed import SPEEDS, WIDTHS
 from vhca.wire.packet import Packet
 
 LOOPBACK_SUFFIX: Final = "-loopback"
+RECORDS_SUFFIX: Final = "-card"
 # Packets that one turn writes: half a millisecond. A larger part of what waits if that is much, since management
 # packets are not held back.
 PACKETS_PER_TURN: Final = 16
 MOST_TURNS: Final = 32
+MOST_PER_TURN: Final = 64
+MOST_WAITING: Final = 16 * FULL_PACKETS
+"""Packets that wait to be encoded; what comes then is lost."""
+MOST_RECORDS: Final = 1024
+"""Of one card that wait: a card that tells much does not take the place of others."""
 
 
 class Recording:
-    """One capture and its taps; `names` are the cards to record, None for all."""
+    """One capture and its taps; `over` is called, once, when it has all that it was to have, or cannot go on."""
 
-    def __init__(self, capture: Capture, names: frozenset[str] | None, both_ends: bool, call_soon: CallSoon) -> None:
+    def __init__(self, capture: Capture, both_ends: bool, call_soon: CallSoon, over: Callable[[], None]) -> None:
         self.capture = capture
         self._call_soon = call_soon
-        self._waiting: deque[Frames] = deque()
+        self._over: Callable[[], None] | None = over
+        # What waits, and the card that told it, "" for packets.
+        self._waiting: deque[tuple[Item, str]] = deque()
         self._packets = 0
+        self._records: Counter[str] = Counter()
         self._called = False
-        self._names = names
         self._both_ends = both_ends
         self._ports: list[FabricPort] = []
+        self._held: list[FabricPort] = []
+        self._ends: set[LinkEnd] = set()
         self._taps: list[tuple[list[Tap], Tap]] = []
+        self._unwatch: list[Callable[[], None]] = []
 
     @property
     def full(self) -> bool:
@@ -44,58 +60,118 @@ class Recording:
     def finish(self) -> None:
         """Write what waits."""
         while self._waiting:
-            self._packets -= self.capture.write(self._waiting.popleft())
-        self._packets = 0
+            self._write(1 << 30)
 
-    def _record(self, interface: int, packet: Packet, direction: int) -> None:
-        self._waiting.append(self.capture.frames(interface, packet, direction))
-        self._packets += packet.count
+    def _record(self, name: str, end: LinkEnd, packet: Packet, direction: int) -> None:
+        capture = self.capture
+        if not capture.only.wants(packet, direction):
+            return
+        interface = capture.find(name) or capture.interface(name, *_described(end))
+        if self._packets > MOST_WAITING:
+            capture.lose(interface, packet.count)
+            return
+        self._wait(capture.frames(interface, packet, direction), "")
+
+    def _tell(self, card: str, record: CardRecord) -> None:
+        name = card + RECORDS_SUFFIX
+        capture = self.capture
+        interface = capture.find(name) or capture.interface(name, f"what {card} tells of itself", records=True)
+        if self._records[card] >= MOST_RECORDS:
+            capture.lose(interface, 1)
+            return
+        self._records[card] += 1
+        self._wait(capture.told(interface, record), card)
+
+    def _wait(self, item: Item, card: str) -> None:
+        self._waiting.append((item, card))
+        self._packets += item.left
         if not self._called:
             self._called = True
             self._call_soon(self._turn)
 
     def _turn(self) -> None:
-        most = max(PACKETS_PER_TURN, self._packets // MOST_TURNS)
-        waiting = self._waiting
-        while waiting and most > 0:
-            before = waiting[0].left
-            most -= self.capture.write(waiting[0], most)
-            self._packets -= before - waiting[0].left
-            if not waiting[0].left:
-                waiting.popleft()
-        self._called = bool(waiting)
-        if waiting:
+        most = min(max(PACKETS_PER_TURN, self._packets // MOST_TURNS), MOST_PER_TURN)
+        while self._waiting and most > 0:
+            most -= self._write(most)
+        self._called = bool(self._waiting)
+        if self._waiting:
             self._call_soon(self._turn)
+        elif self.capture.over and self._over is not None:
+            over, self._over = self._over, None
+            over()
+
+    def _write(self, most: int) -> int:
+        """Write of the first that waits; how many packets, at least one."""
+        item, card = self._waiting[0]
+        before = item.left
+        written = self.capture.write(item, most)
+        self._packets -= before - item.left
+        if not item.left:
+            self._waiting.popleft()
+            if card:
+                self._records[card] -= 1
+        return max(written, 1)
+
+    # ---- where it listens ----
 
     def add(self, port: FabricPort) -> None:
-        """Listen at a card's port, if it is one of those to record."""
-        if self._names is not None and port.name not in self._names:
-            return
+        """Listen at a card's port, and inside the card for what it sends to itself."""
         self._ports.append(port)
-        port.recordings.append(self)
-        capture, interface = self.capture, self.capture.interface(port.name)
+        self.hold(port)
+        name, end = port.name, port.end
+        self._ends.add(end)
+        self.capture.interface(name, *_described(end))
 
         def arrived(packet: Packet) -> None:
-            if self._both_ends or not self._sender_is_recorded(packet):
-                self._record(interface, packet, INBOUND)
+            if self._both_ends or not (end.other in self._ends or self._sender_is_recorded(packet)):
+                self._record(name, end, packet, INBOUND)
 
         def looped(packet: Packet) -> None:
             # A copy of what is sent to a group is on the cable, too.
             if self._both_ends or not packet.route.is_multicast:
-                self._record(capture.interface(port.name + LOOPBACK_SUFFIX), packet, OUTBOUND)
+                self._record(name + LOOPBACK_SUFFIX, end, packet, OUTBOUND)
 
-        self._tap(port.sent_taps, lambda packet: self._record(interface, packet, OUTBOUND))
+        self._tap(port.sent_taps, lambda packet: self._record(name, end, packet, OUTBOUND))
         self._tap(port.arrival_taps, arrived)
         self._tap(port.loopback_taps, looped)
 
+    def add_end(self, end: LinkEnd) -> None:
+        """Listen at an end of any cable."""
+        self._ends.add(end)
+        name = end.name
+
+        def arrived(packet: Packet) -> None:
+            if self._both_ends or end.other not in self._ends:
+                self._record(name, end, packet, INBOUND)
+
+        self._tap(end.sent_taps, lambda packet: self._record(name, end, packet, OUTBOUND))
+        self._tap(end.arrival_taps, arrived)
+
+    def hold(self, port: FabricPort) -> None:
+        """Let a card hold back while much waits to be written, whether it is recorded or not."""
+        if port not in self._held:
+            self._held.append(port)
+            port.recordings.append(self)
+
+    def watch(self, port: FabricPort) -> None:
+        """Record what the card at a port tells of itself, if it can."""
+        if port.watch is not None:
+            self._unwatch.append(port.watch(lambda record: self._tell(port.name, record)))
+
     def end(self) -> None:
         """Listen no more, and write what waits."""
-        for port in self._ports:
+        self._over = None
+        for port in self._held:
             port.recordings.remove(self)
+        self._held.clear()
         self._ports.clear()
+        self._ends.clear()
         for taps, tap in self._taps:
             taps.remove(tap)
         self._taps.clear()
+        for unwatch in self._unwatch:
+            unwatch()
+        self._unwatch.clear()
         self.finish()
 
     def _tap(self, taps: list[Tap], tap: Callable[[Packet], None]) -> None:
@@ -109,3 +185,16 @@ class Recording:
             port.switch_port.source_lid and slid & port.switch_port.source_mask == port.switch_port.source_lid
             for port in self._ports
         )
+
+
+def _described(end: LinkEnd) -> tuple[str, int]:
+    """What an end's cable is, and its bits per second, as the switch at one of its ends tells."""
+    switch_port = end.endpoint if isinstance(end.endpoint, SwitchPort) else end.other.endpoint
+    if not isinstance(switch_port, SwitchPort):
+        return f"to {end.other.name}", 0
+    info = switch_port.info
+    lanes = next((lanes for lanes, bit in WIDTHS.items() if bit == info.link_width_active), 0)
+    for speed, (code, extended, gbps) in reversed(SPEEDS.items()):
+        if (code, extended) == (info.link_speed_active, info.link_speed_ext_active):
+            return f"to {end.other.name}, {lanes}x{speed}", int(lanes * gbps * 1e9)
+    return f"to {end.other.name}", 0

@@ -364,17 +364,14 @@ def test_a_capture_to_the_file_of_another_or_to_no_file_is_refused(
 
 
 def test_a_capture_that_a_full_disk_ended_says_so(rack: Rack, client: socket.socket, tmp_path: Path) -> None:
+    (tmp_path / "a.pcapng").symlink_to("/dev/full")
+    with rack.fabric.capture(tmp_path / "a.pcapng") as full:
+        assert full.wait(20)
+        assert full.trouble == "No space left on device"
+    (tmp_path / "a.pcapng").unlink()
     ask(client, "capture_start", file=str(tmp_path / "a.pcapng"))
-
-    def fill() -> None:
-        (capture,) = rack._subnet._captures
-
-        def full() -> None:
-            raise OSError(28, "No space left on device")
-
-        capture._or_end(full)
-
-    rack.loop.call(fill)
+    (capture,) = rack._subnet.captures.running
+    capture.writer.trouble = "No space left on device"
     assert ask(client, "capture_stop")["result"]["trouble"] == "No space left on device"
 
 

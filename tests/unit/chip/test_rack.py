@@ -113,10 +113,10 @@ def test_a_capture_begins_when_it_is_asked_for(tmp_path: Path) -> None:
         assert capture.path.stat().st_size > 0
         with rack.fabric.capture(tmp_path / "block.pcapng") as other:
             assert other.packets >= 0
-        assert len(rack._subnet._captures) == 1
+        assert len(rack._subnet.captures.running) == 1
         capture.stop()
         capture.stop()
-        assert not rack._subnet._captures
+        assert not rack._subnet.captures.running
         rule = rack.fabric.add_fault("h0", Fault("drop"))
         assert (rule.hits, rack.fabric.faults("h0"), rack.fabric.names()) == (0, [("both", rule)], ["h0"])
 

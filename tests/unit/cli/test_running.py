@@ -256,11 +256,11 @@ def test_captures(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["capture", "start", "a.pcapng", "--capture-port", "h1", "--capture-both-ends"]) == status.OK
-    (capture,) = rack._subnet._captures
-    assert capture.path == tmp_path / "a.pcapng"
+    (capture,) = rack._subnet.captures.running
+    assert capture.name == str(tmp_path / "a.pcapng")
     assert main(["fabric", "show"]) == status.OK
     assert capsys.readouterr().out.splitlines()[-1] == f"capture to {tmp_path}/a.pcapng: 0 packets"
-    capture.trouble = "No space left on device"
+    capture.writer.trouble = "No space left on device"
     assert main(["capture", "stop"]) == status.FAILED
     said = capsys.readouterr()
     assert said.out == f"{tmp_path}/a.pcapng: 0 packets\n"

@@ -12,7 +12,8 @@ import pytest
 from tests.packets import divert
 from tests.unit.fabric.bench import Bench
 from vhca.fabric import Action, Direction, Fault
-from vhca.fabric.capture import INBOUND, LINKTYPE_ERF, LINKTYPE_INFINIBAND, OUTBOUND, Capture, Frames
+from vhca.fabric.capture import INBOUND, LINKTYPE_ERF, LINKTYPE_INFINIBAND, OUTBOUND, Capture, Item
+from vhca.fabric.captures import CaptureChoice
 from vhca.lab.cache import Cache
 from vhca.lab.tshark import frame_trouble, ready_tshark
 from vhca.wire import ib
@@ -87,12 +88,13 @@ def numbers(rows: list[dict[str, str]], *names: str) -> list[tuple[int, ...]]:
 @pytest.fixture
 def sample_capture(tmp_path: Path) -> Path:
     path = tmp_path / "samples.pcapng"
-    capture = Capture(path, lambda: 1_700_000_000_123_456_789)
+    capture = Capture.to_file(path, lambda: 1_700_000_000_123_456_789)
     one, two = capture.interface("hca0"), capture.interface("hca1")
     for number, packet in enumerate(SAMPLES):
         capture.record(one if number % 2 else two, packet, OUTBOUND if number % 2 else INBOUND, "note")
     capture.close()
     capture.close()
+    assert capture.wait()
     capture.record(one, SAMPLES[0], INBOUND)
     return path
 
@@ -120,41 +122,48 @@ def test_file_structure(sample_capture: Path) -> None:
 def test_a_new_capture_is_for_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        Capture(tmp_path / "new.pcapng", lambda: 0).close()
+        capture = Capture.to_file(tmp_path / "new.pcapng", lambda: 0)
+        capture.close()
+        assert capture.wait()
     finally:
         os.umask(before)
     assert (tmp_path / "new.pcapng").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_full_disk_ends_the_capture_alone(caplog: pytest.LogCaptureFixture) -> None:
-    capture = Capture("/dev/full", lambda: 0)
+    capture = Capture.to_file("/dev/full", lambda: 0)
     interface = capture.interface("h0")
     for _ in range(1000):
         for packet in SAMPLES:
             capture.record(interface, packet, INBOUND)
     capture.flush()
     capture.close()
+    assert capture.wait()
     assert [record.message for record in caplog.records] == ["the capture /dev/full ends here: No space left on device"]
 
 
 def test_packets_that_no_wire_carries_take_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    capture = Capture(tmp_path / "c.pcapng", lambda: 0)
+    capture = Capture.to_file(tmp_path / "c.pcapng", lambda: 0)
     for number in range(100):
         capture.record(capture.interface("h0"), Packet(Route(1 << 20, 1), RC, SEND, number, 1, b"x"), INBOUND)
     capture.close()
+    assert capture.wait()
     assert capture.unencodable == 100
     assert len(caplog.records) == 1
 
 
 def test_bare_link_type(tmp_path: Path) -> None:
-    capture = Capture(tmp_path / "bare.pcapng", lambda: 0, LINKTYPE_INFINIBAND)
-    capture.record(capture.interface("hca0"), SAMPLES[0], OUTBOUND)
-    capture.record(0, Packet(Route(2, 1), UD, WRITE, 0x11, 1), OUTBOUND)
-    capture.record(0, Packet(Route(2, 1), RC, SEND, 0x11, 1 << 40), OUTBOUND)
+    capture = Capture.to_file(tmp_path / "bare.pcapng", lambda: 0, LINKTYPE_INFINIBAND)
+    interface = capture.interface("hca0")
+    capture.record(interface, SAMPLES[0], OUTBOUND)
+    capture.record(interface, Packet(Route(2, 1), UD, WRITE, 0x11, 1), OUTBOUND)
+    capture.record(interface, Packet(Route(2, 1), RC, SEND, 0x11, 1 << 40), OUTBOUND)
     assert (capture.packets, capture.unencodable) == (1, 2)
     capture.close()
-    (_, interface), (_, frame) = blocks(capture.path.read_bytes())[1:]
-    assert struct.unpack_from("<H", interface)[0] == 247
+    assert capture.wait()
+    (_, described), (_, frame), (kind, _) = blocks((tmp_path / "bare.pcapng").read_bytes())[1:]
+    assert kind == 5
+    assert struct.unpack_from("<H", described)[0] == 247
     raw = ib.encode(SAMPLES[0])
     assert frame[20 : 20 + len(raw)] == raw
 
@@ -199,7 +208,7 @@ def test_bursts_are_recorded_in_turns_and_the_cables_are_full_until_then(
     written: list[int] = []
     write = Capture.write
 
-    def watched(self: Capture, frames: Frames, most: int = 1 << 30) -> int:
+    def watched(self: Capture, frames: Item, most: int = 1 << 30) -> int:
         written.append(write(self, frames, most))
         return written[-1]
 
@@ -222,10 +231,11 @@ def test_bursts_are_recorded_in_turns_and_the_cables_are_full_until_then(
     assert not a.port.blocked(data)
     # What waits is in the file when somebody asks, and at the end.
     a.port.send(replace(burst, payload=bytes(512), count=2, dma_length=512))
-    bench.fabric.flush_capture(capture)
+    bench.fabric.captures.finish(capture)
     assert sum(written) == 1026
     a.port.send(replace(burst, payload=bytes(512), count=2, dma_length=512))
     bench.fabric.stop_capture(capture)
+    assert capture.wait()
     assert sum(written) == capture.packets == 1028
     assert a.port.recordings == []
 
@@ -234,7 +244,7 @@ def test_a_packet_is_recorded_as_it_was(tmp_path: Path) -> None:
     bench = Bench(2)
     bench.run()
     a, b = bench.cards
-    capture = bench.fabric.capture(tmp_path / "c.pcapng", ["hca0"])
+    capture = bench.fabric.capture(tmp_path / "c.pcapng", CaptureChoice(["hca0"]))
     packet = Packet(Route(b.lid, a.lid), RC, SEND, 0x40, 1, b"data")
     sent = ib.encode(packet)
     at_ns = bench.clock.now_ns()
@@ -243,7 +253,8 @@ def test_a_packet_is_recorded_as_it_was(tmp_path: Path) -> None:
     divert(packet, vl=3)
     bench.clock.advance(1_000_000)
     bench.fabric.stop_capture(capture)
-    frame = blocks(capture.path.read_bytes())[-1][1]
+    assert capture.wait()
+    frame = [body for kind, body in blocks(Path(capture.name).read_bytes()) if kind == 6][-1]
     high, low = struct.unpack_from("<II", frame, 4)
     start = 20 + 16
     assert frame[start : start + len(sent)] == sent
@@ -265,6 +276,7 @@ def test_tshark_reads_a_subnet_coming_up(tmp_path: Path) -> None:
     capture.flush()
     assert blocks(path.read_bytes())
     bench.fabric.stop_capture(capture)
+    assert capture.wait()
     a.port.send(a.data(b.lid, b"not recorded"))
     bench.run()
     bench.fabric.close()
@@ -338,14 +350,16 @@ def test_what_a_fault_does_is_seen_behind_it_only(tmp_path: Path, action: Action
     bench.run()
     a, b = bench.cards
     bench.fabric.add_fault(place[0], Fault(action, nth=2, delay_ns=1000), place[1])
-    with_both = bench.fabric.capture(tmp_path / "both.pcapng", both_ends=True)
+    with_both = bench.fabric.capture(tmp_path / "both.pcapng", CaptureChoice(both_ends=True))
     once = bench.fabric.capture(tmp_path / "once.pcapng")
     for psn in (1, 2, 3):
         a.port.send(a.data(b.lid, psn=psn))
     bench.run()
     bench.pass_time(0.001)
     bench.fabric.stop_capture(with_both)
+    assert with_both.wait()
     bench.fabric.stop_capture(once)
+    assert once.wait()
     sent = [("hca0", OUTBOUND, psn, True) for psn in (1, 2, 3)]
     found = [(name, way, packet.psn, packet.good) for name, way, packet in recorded(tmp_path / "once.pcapng")]
     assert found == sent
@@ -367,16 +381,17 @@ def test_ports_of_a_capture(tmp_path: Path) -> None:
     bench.run()
     a, b, c = bench.cards
     with pytest.raises(KeyError):
-        bench.fabric.capture(tmp_path / "none.pcapng", ["hca7"])
+        bench.fabric.capture(tmp_path / "none.pcapng", CaptureChoice(["hca7"]))
     assert not (tmp_path / "none.pcapng").exists()
-    capture = bench.fabric.capture(tmp_path / "one.pcapng", ["hca1"])
+    capture = bench.fabric.capture(tmp_path / "one.pcapng", CaptureChoice(["hca1"]))
     a.port.send(a.data(b.lid, psn=1))
     b.port.send(b.data(c.lid, psn=2))
     c.port.send(c.data(a.lid, psn=3))
     bench.add_card()
     bench.run()
     bench.fabric.stop_capture(capture)
-    assert [(name, way, packet.psn) for name, way, packet in recorded(capture.path)] == [
+    assert capture.wait()
+    assert [(name, way, packet.psn) for name, way, packet in recorded(Path(capture.name))] == [
         ("hca1", OUTBOUND, 2),
         ("hca1", INBOUND, 1),
     ]
@@ -387,8 +402,9 @@ def test_management_from_the_switch_is_recorded_where_it_arrives(tmp_path: Path)
     capture = bench.fabric.capture(tmp_path / "sweep.pcapng")
     bench.run()
     bench.fabric.stop_capture(capture)
+    assert capture.wait()
     ways = {INBOUND: 0, OUTBOUND: 0}
-    for kind, body in blocks(capture.path.read_bytes()):
+    for kind, body in blocks(Path(capture.name).read_bytes()):
         if kind == 6:
             size = struct.unpack_from("<I", body, 12)[0]
             ways[struct.unpack_from("<I", body, 24 + size + (-size & 3))[0]] += 1
@@ -400,12 +416,14 @@ def test_what_a_card_sends_to_itself_has_an_interface(tmp_path: Path) -> None:
     bench.run()
     (a,) = bench.cards
     capture = bench.fabric.capture(tmp_path / "self.pcapng")
-    both = bench.fabric.capture(tmp_path / "both.pcapng", both_ends=True)
+    both = bench.fabric.capture(tmp_path / "both.pcapng", CaptureChoice(both_ends=True))
     burst = Packet(Route(a.lid, a.lid), RC, WRITE, 0x11, 5, b"y" * 512, 2, mtu=256, va=1, rkey=2, dma_length=512)
     a.port.looped(burst)
     a.port.looped(Packet(Route(0xC001, a.lid), UD, SEND, 0xFFFFFF, 9, b"to a group"))
     bench.fabric.close()
+    assert capture.wait()
+    assert both.wait()
     a.port.looped(burst)
-    rows = [(name, way, packet.psn) for name, way, packet in recorded(capture.path)]
+    rows = [(name, way, packet.psn) for name, way, packet in recorded(Path(capture.name))]
     assert rows == [("hca0-loopback", OUTBOUND, 5), ("hca0-loopback", OUTBOUND, 6)]
-    assert len(recorded(both.path)) == 3
+    assert len(recorded(Path(both.name))) == 3
