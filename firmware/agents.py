@@ -9,15 +9,17 @@ from typing import Final
 from firmware.mads.packets import reply_packet, trap_packet
 from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
-from firmware.model.counters import Count, CountOf
+from firmware.model.counters import Count, CountOf, SmpCount
 from firmware.model.hca import Hca
 from firmware.model.timers import Timer, TimerKind
 from firmware.port_view import PortView
 from firmware.queues import post_event
-from firmware.transport.port import pkeys_match, transmit
+from firmware.transport.port import transmit
 from vhca.counting import shown
 from vhca.hw.effects import LinkControl
+from vhca.management.partitions import pkeys_match
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
+from vhca.management.port_agent import key_details, may_tell
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES
 from vhca.wire.connectx.eqe import EventType, PortChangeData
@@ -43,10 +45,14 @@ class Agents:
         """Start from nothing: no address, no table, no counter."""
         self._sma = Sma(self._chip.info)
         self.port_counters = {number: PortCounters() for number in self._sma.ports}
-        self.ports = {number: PortView(port, self.port_counters[number]) for number, port in self._sma.ports.items()}
+        self.ports = {
+            number: PortView(port, self.port_counters[number], self._violated)
+            for number, port in self._sma.ports.items()
+        }
         self._performance = PerformanceAgent(self.port_counters)
         self._training = {number: Timer(TimerKind.LINK_TRAINING, number) for number in self.ports}
         self._falling = {number: Timer(TimerKind.LINK_FALLING, number) for number in self.ports}
+        self._telling = {number: Timer(TimerKind.TRAP, number) for number in self.ports}
         self._chip.ports.clear()
         self._chip.ports.update(self.ports)
 
@@ -56,6 +62,8 @@ class Agents:
             port = self.ports[timer.owner]
             if timer.kind is TimerKind.LINK_TRAINING:
                 self._raise_link(port)
+            elif timer.kind is TimerKind.TRAP:
+                self._tell(port.number)
             else:
                 self._bounce_link(port)
 
@@ -69,9 +77,10 @@ class Agents:
     def local_mad(self, number: int, mad: bytes, ignore_mkey: bool) -> bytes | None:
         """A MAD from the host (MAD_IFC); returns the reply, None if it is discarded."""
         if mad[1] in SMP_CLASSES:
-            reply, events = self._sma.handle(number, mad, ignore_mkey, self._hca.now_ns)
+            reply, events = self._sma.handle(number, mad, ignore_mkey, self._hca.now_ns, self.ports[number].lid)
             self._refresh()
             self._announce(events)
+            self._tell(number)
             return reply
         return self._general(mad)
 
@@ -90,7 +99,8 @@ class Agents:
         return True
 
     def _serve_smp(self, number: int, packet: Packet) -> None:
-        reply, events = self._sma.handle(number, packet.payload, now_ns=self._hca.now_ns)
+        source = packet.route.slid
+        reply, events = self._sma.handle(number, packet.payload, now_ns=self._hca.now_ns, source=source)
         self._hca.count[Count.SMPS_HANDLED] += 1
         self._refresh()
         if reply is None:
@@ -98,6 +108,7 @@ class Agents:
         else:
             transmit(self._hca, number, reply_packet(packet, reply, self.ports[number].lid))
         self._announce(events)
+        self._tell(number)
 
     def unattended(self, number: int, packet: Packet) -> bool:
         """A datagram for QP0 or QP1 while the host has no such queue pair; True if it was answered.
@@ -152,8 +163,9 @@ class Agents:
             timers = (self._training[number], self._falling[number])
             was_off = not port.admin_up or managed.disabled or any(timer.deadline_ns for timer in timers)
             was_off |= managed.host_wrote
-            for timer in timers:
+            for timer in (*timers, self._telling[number]):
                 self.timers.cancel(timer)
+            managed.notices.clear()
             port.admin_up = True
             if reason != "flr":
                 port.managed.power_cycled()
@@ -178,14 +190,35 @@ class Agents:
 
     def set_capability_mask(self, number: int, mask: int) -> None:
         """The host changed what its management software can do."""
-        trap = self._sma.set_capability_mask(number, mask)
-        if trap is not None:
-            transmit(self._hca, number, trap_packet(self.ports[number].managed, trap))
+        self._sma.set_capability_mask(number, mask, self._hca.now_ns)
+        self._tell(number)
 
     def set_node_description(self, text: bytes) -> None:
         """The host renamed the node."""
-        for number, trap in self._sma.set_node_description(text).items():
-            transmit(self._hca, number, trap_packet(self.ports[number].managed, trap))
+        self._sma.set_node_description(text, self._hca.now_ns)
+        for number in self.ports:
+            self._tell(number)
+
+    def _violated(self, number: int, trap: int, key: int, packet: Packet) -> None:
+        """A packet with a wrong key arrived (10.9.4, 10.2.5): the manager hears of it."""
+        port = self.ports[number].managed
+        if may_tell(port):
+            port.notices.post(trap, self._sma.producer, key_details(key, packet), self._hca.now_ns)
+            self._tell(number)
+
+    def _tell(self, number: int) -> None:
+        """Send the traps of a port that are due, and come back when more will be."""
+        port = self.ports[number].managed
+        now_ns = self._hca.now_ns
+        for mad in self._sma.traps(port, now_ns):
+            self._sma.counters[SmpCount.SMP_TRAPS] += 1
+            transmit(self._hca, number, trap_packet(port, mad))
+        deadline = port.notices.next_deadline(port.info.subnet_timeout)
+        timer = self._telling[number]
+        if deadline is None:
+            self.timers.cancel(timer)
+        elif timer.deadline_ns != deadline:
+            self.timers.arm(timer, deadline)
 
     def node_description(self) -> bytes:
         """The node's name, 64 bytes."""

@@ -4,11 +4,13 @@ The subnet management agent owns the port. What every packet needs is kept here 
 :meth:`PortView.refresh` renews after everything that may change the port.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from firmware.mads.port import ManagedPort
 from vhca.management.performance import PortCounters
+from vhca.wire.mad import TRAP_BAD_PKEY, TRAP_BAD_QKEY
+from vhca.wire.packet import Packet
 from vhca.wire.smp import PORT_ACTIVE
 
 VIOLATIONS_MAX: Final = 0xFFFF
@@ -20,6 +22,7 @@ class PortView:
     :ivar lid: base LID, 0 while unassigned. :ivar lmc: LID mask control. :ivar sm_lid: LID of the subnet manager.
     :ivar active: True in PortState Active. :ivar mtu: neighbour MTU in bytes. :ivar pkeys: P_Key table, 0 marks an
     empty entry. :ivar gids: GID table, 16 bytes per entry. :ivar counters: what performance management shows.
+    :ivar violated: hears of each packet with a wrong key: port, trap, key, packet.
     """
 
     __slots__ = (
@@ -35,11 +38,18 @@ class PortView:
         "pkeys",
         "sm_lid",
         "version",
+        "violated",
     )
 
-    def __init__(self, managed: ManagedPort, counters: PortCounters) -> None:
+    def __init__(
+        self,
+        managed: ManagedPort,
+        counters: PortCounters,
+        violated: Callable[[int, int, int, Packet], None] | None = None,
+    ) -> None:
         self.managed = managed
         self.counters = counters
+        self.violated = violated
         self.number = managed.number
         # Whether the host wants the link (PAOS).
         self.admin_up = True
@@ -59,15 +69,19 @@ class PortView:
         self.pkeys: Sequence[int] = managed.pkeys
         self.gids: Sequence[bytes] = [managed.gid(index) for index in range(len(managed.guids))]
 
-    def pkey_violation(self) -> None:
+    def pkey_violation(self, packet: Packet) -> None:
         """See :class:`firmware.model.port.Port`: PortInfo.P_KeyViolations, which stays at its largest value."""
         info = self.managed.info
         info.pkey_violations = min(info.pkey_violations + 1, VIOLATIONS_MAX)
+        if self.violated is not None:
+            self.violated(self.number, TRAP_BAD_PKEY, packet.pkey, packet)
 
-    def qkey_violation(self) -> None:
+    def qkey_violation(self, packet: Packet) -> None:
         """See :class:`firmware.model.port.Port`: PortInfo.Q_KeyViolations, which stays at its largest value."""
         info = self.managed.info
         info.qkey_violations = min(info.qkey_violations + 1, VIOLATIONS_MAX)
+        if self.violated is not None:
+            self.violated(self.number, TRAP_BAD_QKEY, packet.qkey, packet)
 
     @property
     def guid(self) -> int:

@@ -17,6 +17,7 @@ from vhca.wire.mad import METHOD_TRAP_REPRESS
 L = TypeVar("L", bound=Layout)
 
 IGNORE_MKEY = 1
+ALL_PKEYS: Final = 0xFFFF
 WRITE_REGISTER: Final = int(AccessRegisterMethod.WRITE)
 READ_REGISTER: Final = int(AccessRegisterMethod.READ)
 # HOST_ENDIANNESS.he
@@ -24,7 +25,7 @@ LITTLE_ENDIAN: Final = 0
 BIG_ENDIAN: Final = 0x80
 # PAOS.admin_status and oper_status
 # Speeds by their bits in PTYS; its bits of widths are 1X, 2X, 4X, 8X, 12X.
-_PTYS_SPEEDS: Final = ("SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR")
+_PTYS_SPEEDS: Final = ("SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR", "XDR")
 PAOS_UP: Final = 1
 PAOS_DOWN: Final = 2
 
@@ -95,12 +96,14 @@ def query_hca_vport_gid(hca: Hca, request: Command[cmd.QueryHcaVportGidIn]) -> b
 
 @command(Op.QUERY_HCA_VPORT_PKEY, cmd.QueryHcaVportPkeyIn, cmd.QueryHcaVportPkeyOut.SIZE)
 def query_hca_vport_pkey(hca: Hca, request: Command[cmd.QueryHcaVportPkeyIn]) -> bytes:
-    """One entry of the P_Key table."""
-    port = find_port(hca, request.view.port_num)
+    """One entry of the P_Key table, or all."""
+    pkeys = find_port(hca, request.view.port_num).pkeys
     index = request.view.pkey_index
-    if index >= len(port.pkeys):
-        refuse(Status.IX_ERR, "pkey_index: behind the table's end")
-    return cmd.QueryHcaVportPkeyOut().to_bytes() + port.pkeys[index].to_bytes(4, "big")
+    if index != ALL_PKEYS:
+        if index >= len(pkeys):
+            refuse(Status.IX_ERR, "pkey_index: behind the table's end")
+        pkeys = pkeys[index : index + 1]
+    return cmd.QueryHcaVportPkeyOut().to_bytes() + b"".join(pkey.to_bytes(4, "big") for pkey in pkeys)
 
 
 @command(Op.QUERY_VPORT_STATE, cmd.QueryVportStateIn, cmd.QueryVportStateOut.SIZE)

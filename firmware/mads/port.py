@@ -9,14 +9,15 @@ from typing import Final
 
 from vhca.hw.identity import MTU_BYTES
 from vhca.management.link_speed import USUAL, LinkSpeed
-from vhca.management.mkey import MKeyGuard
+from vhca.management.partitions import default_table
+from vhca.management.port_state import END_PORT_CAPABILITIES, PortState, first_port_info
 from vhca.wire import smp
 from vhca.wire.connectx.eqe import PortChangeSubtype
-from vhca.wire.smp import PortInfo
 
-PARTITION_CAP: Final = 16
+# What the driver finds in the capability pkey_table_size, too: 128 << 0.
+PARTITION_CAP: Final = 128
 GUID_CAP: Final = 8
-DATA_VLS: Final = 4
+FIRST_PKEYS: Final = default_table(PARTITION_CAP)
 
 # Sub types of the port change event as the driver gets them.
 EVENT_DOWN: Final = int(PortChangeSubtype.DOWN)
@@ -28,14 +29,7 @@ EVENT_GUID: Final = int(PortChangeSubtype.GUID)
 EVENT_CLIENT_REREGISTER: Final = int(PortChangeSubtype.CLIENT_REREG)
 
 DEFAULT_CAPABILITY_MASK: Final = (
-    smp.CAP_TRAP
-    | smp.CAP_SL_MAPPING
-    | smp.CAP_SYSTEM_IMAGE_GUID
-    | smp.CAP_EXTENDED_SPEEDS
-    | smp.CAP_MASK2
-    | smp.CAP_CAPABILITY_MASK_NOTICE
-    | smp.CAP_CLIENT_REREGISTRATION
-    | smp.CAP_OTHER_LOCAL_CHANGES_NOTICE
+    END_PORT_CAPABILITIES | smp.CAP_CAPABILITY_MASK_NOTICE | smp.CAP_OTHER_LOCAL_CHANGES_NOTICE
 )
 
 
@@ -47,57 +41,35 @@ class PortEvent:
     subtype: int
 
 
-class ManagedPort:
+class ManagedPort(PortState):
     """One port of the card as management sees it; `info` is its PortInfo, `guids[0]` its port GUID.
 
     `mtu`: the largest that it can have, in bytes; `link`: what it trains at.
     """
 
     def __init__(self, number: int, guid: int, mtu: int = MTU_BYTES, link: LinkSpeed = USUAL) -> None:
-        self.number = number
         self._mtu_cap = smp.mtu_code(mtu)
         # Plain values: what the board gave is shared with nobody.
         self._width, self._speed = link.width, link.speed
+        self.number = number
         self.cable_up = False
         self.forget(guid)
 
     def forget(self, guid: int) -> None:
         """Be as at power-on, but for the cable."""
-        self.guids = [guid] + [0] * (GUID_CAP - 1)
-        # Whether the host wrote here what is a manager's to write (MAD_IFC).
-        self.host_wrote = False
-        self.pkeys = [0xFFFF] + [0] * (PARTITION_CAP - 1)
-        self.sl_to_vl = [sl % DATA_VLS for sl in range(16)]
-        # (VL, weight) pairs: every data VL gets the same share in both tables.
-        even = b"".join(bytes((vl, 64)) for vl in range(DATA_VLS)) + bytes(2 * DATA_VLS)
-        self.vl_arbitration_low = even
-        self.vl_arbitration_high = even
-        self.disabled = False
-        # An order to the owner: take the link down, and let it train again unless the port is disabled.
-        self.retrain = False
-        # MlnxExtPortInfo.LinkSpeedEnabled
-        self.ext_speed_enabled = smp.SPEED_FDR10
-        self.info = PortInfo(
+        info = first_port_info(
+            self.number,
+            mtu_code=self._mtu_cap,
             gid_prefix=smp.DEFAULT_GID_PREFIX,
             capability_mask=DEFAULT_CAPABILITY_MASK,
-            local_port_num=self.number,
-            port_state=smp.PORT_DOWN,
-            port_physical_state=smp.PHYS_POLLING,
-            link_down_default_state=smp.PHYS_POLLING,
-            neighbor_mtu=self._mtu_cap,
-            vl_cap=smp.VL_CAP_4,
-            vl_arbitration_high_cap=2 * DATA_VLS,
-            vl_arbitration_low_cap=2 * DATA_VLS,
-            mtu_cap=self._mtu_cap,
-            operational_vls=smp.VL_CAP_4,
             guid_cap=GUID_CAP,
-            subnet_timeout=18,
-            resp_time_value=16,
-            local_phy_errors=15,
-            overrun_errors=15,
         )
-        LinkSpeed(self._width, self._speed).train(self.info)
-        self.guard = MKeyGuard(self.info)
+        super().__init__(self.number, info, FIRST_PKEYS, (guid, *[0] * (GUID_CAP - 1)))
+        self.set_speed(LinkSpeed(self._width, self._speed))
+        # Whether the host wrote here what is a manager's to write (MAD_IFC).
+        self.host_wrote = False
+        # An order to the owner: take the link down, and let it train again unless the port is disabled.
+        self.retrain = False
 
     @property
     def guid(self) -> int:

@@ -3,8 +3,6 @@
 Sans-IO: datagrams in, datagrams and port events out (chapter 14 of volume 1). It serves directed-route SMPs that end
 here, LID-routed SMPs, and what the driver asks with MAD_IFC. Guarantees that any 256 bytes give a reply or none, and
 that a Set is done as a whole or not at all.
-
-DEVIATION: a trap is sent once, not repeated until it is repressed; subnet managers sweep anyway.
 """
 
 from collections import Counter
@@ -16,7 +14,6 @@ from firmware.mads.port import (
     EVENT_GUID,
     EVENT_LID,
     EVENT_PKEY,
-    GUID_CAP,
     PARTITION_CAP,
     ManagedPort,
     PortEvent,
@@ -24,26 +21,20 @@ from firmware.mads.port import (
 from firmware.model.counters import SmpCount, SmpCountOf
 from vhca.counting import Tally
 from vhca.hw.hardware import BoardInfo
-from vhca.management.agent import (
-    SubnetAgent,
-    apply_end_port,
-    end_port_settings_valid,
-    link_order,
-    pack_sl_to_vl,
-    unpack_sl_to_vl,
-)
+from vhca.management.agent import apply_end_port, end_port_settings_valid, link_order
 from vhca.management.directed import end_of_path
-from vhca.management.subnet import (
-    ext_port_info,
-    ext_port_wanted,
-    for_agent,
-    is_answered,
-    is_smp,
-    port_of,
-)
+from vhca.management.port_agent import PortAgent, may_tell
+from vhca.management.subnet import for_agent, is_answered, is_smp, port_of
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import Smp
+from vhca.wire.notices import (
+    CHANGED_LINK_SPEED_ENABLED,
+    CHANGED_LINK_WIDTH_ENABLED,
+    CHANGED_NODE_DESCRIPTION,
+    LocalChangeDetails,
+)
+from vhca.wire.packet import PERMISSIVE_LID
 from vhca.wire.smp import NodeInfo, PortInfo
 
 _OK: Final = madwire.STATUS_OK
@@ -55,7 +46,7 @@ def owns(mad: bytes) -> bool:
     return is_smp(mad) and for_agent(mad)
 
 
-class Sma(SubnetAgent[ManagedPort]):
+class Sma(PortAgent[ManagedPort]):
     """Agent of all ports of one card."""
 
     def __init__(self, info: BoardInfo) -> None:
@@ -67,26 +58,8 @@ class Sma(SubnetAgent[ManagedPort]):
         self.counters_of: Tally[SmpCountOf] = Tally()
         # Of the request at hand: what the driver must hear.
         self._events: list[PortEvent] = []
-        self._reregister = 0
-        self.getters = {
-            smpwire.NODE_DESCRIPTION: self._get_node_description,
-            smpwire.NODE_INFO: self._get_node_info,
-            smpwire.GUID_INFO: self._get_guid_info,
-            smpwire.PORT_INFO: self._get_port_info,
-            smpwire.P_KEY_TABLE: self._get_pkey_table,
-            smpwire.SL_TO_VL: self._get_sl_to_vl,
-            smpwire.VL_ARBITRATION: self._get_vl_arbitration,
-            smpwire.VENDOR_DIAG: self._get_vendor_diag,
-            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info,
-        }
-        self.setters = {
-            smpwire.GUID_INFO: self._set_guid_info,
-            smpwire.PORT_INFO: self._set_port_info,
-            smpwire.P_KEY_TABLE: self._set_pkey_table,
-            smpwire.SL_TO_VL: self._set_sl_to_vl,
-            smpwire.VL_ARBITRATION: self._set_vl_arbitration,
-            smpwire.MLNX_EXT_PORT_INFO: self._set_ext_port_info,
-        }
+        self.getters[smpwire.VENDOR_DIAG] = self._get_vendor_diag
+        self.setters[smpwire.GUID_INFO] = self.set_guid_info
 
     def port(self, number: int) -> ManagedPort:
         """Management state of port `number` (1-based); KeyError if there is none."""
@@ -107,30 +80,29 @@ class Sma(SubnetAgent[ManagedPort]):
             if port.host_wrote:
                 port.forget(port.guid)
 
-    def set_capability_mask(self, port: int, mask: int) -> bytes | None:
-        """The host changed CapabilityMask; gives the trap 144 to send to the subnet manager, None if there is none."""
+    def set_capability_mask(self, port: int, mask: int, now_ns: int = 0) -> None:
+        """The host changed CapabilityMask; the subnet manager hears of it (trap 144)."""
         state = self.ports[port]
-        if mask == state.info.capability_mask:
-            return None
-        state.info.capability_mask = mask & 0xFFFFFFFF
-        return self._trap_144(state, 0)
+        if mask != state.info.capability_mask:
+            state.info.capability_mask = mask & 0xFFFFFFFF
+            self._tell_change(state, 0, now_ns)
 
-    def set_node_description(self, text: bytes) -> dict[int, bytes]:
-        """The host changed the node's name (at most 64 bytes); gives a trap 144 by port that has a manager."""
+    def set_node_description(self, text: bytes, now_ns: int = 0) -> None:
+        """The host changed the node's name (at most 64 bytes); the subnet managers hear of it (trap 144)."""
         text = text[:64].ljust(64, b"\0")
-        if text == self.node_description:
-            return {}
-        self.node_description = text
-        traps = {number: self._trap_144(port, 1) for number, port in self.ports.items()}
-        return {number: trap for number, trap in traps.items() if trap is not None}
+        if text != self.node_description:
+            self.node_description = text
+            for port in self.ports.values():
+                self._tell_change(port, CHANGED_NODE_DESCRIPTION, now_ns)
 
     def handle(
-        self, port: int, mad: bytes, ignore_mkey: bool = False, now_ns: int = 0
+        self, port: int, mad: bytes, ignore_mkey: bool = False, now_ns: int = 0, source: int = PERMISSIVE_LID
     ) -> tuple[bytes | None, list[PortEvent]]:
         """Serve one SMP that arrived at `port` (1-based); gives the reply (or None) and what the driver must hear.
 
-        `ignore_mkey` is for the host itself. A directed-route request straight from the wire (hop pointer = hop count)
-        leaves with its return path completed; one that the host's SMI already advanced keeps its hop pointer.
+        `ignore_mkey` is for the host itself; `source` is the LID that it came from. A directed-route request straight
+        from the wire (hop pointer = hop count) leaves with its return path completed; one that the host's SMI already
+        advanced keeps its hop pointer. What there is to tell the manager afterwards, :meth:`traps` gives.
         """
         state = self.ports.get(port)
         if state is None or not is_smp(mad):
@@ -144,32 +116,38 @@ class Sma(SubnetAgent[ManagedPort]):
         if directed and not end_of_path(request, port):
             self.counters[SmpCount.SMP_BAD_PATH] += 1
             return None, []
-        if not ignore_mkey and not state.guard.allows(request, now_ns):
+        if not ignore_mkey and not self.admit(state, request, now_ns, source):
             self.counters[SmpCount.SMP_BAD_MKEY] += 1
             return None, []
         if request.method == madwire.METHOD_TRAP_REPRESS:
+            if ignore_mkey:
+                state.notices.repress(request.tid)
             self.counters[SmpCount.SMP_NO_REPLY] += 1
             return None, []
         events: list[PortEvent] = []
         self._events = events
         writing = request.method == madwire.METHOD_SET
+        enabled = _enabled(state.info)
         status = self.respond(state, request)
-        state.host_wrote |= ignore_mkey and writing and not status
+        if ignore_mkey and writing and not status:
+            state.host_wrote = True
+            self._tell_speeds(state, enabled, now_ns)
         return request.to_bytes(), events
 
     def unknown(self, attribute: int) -> None:
         """See :class:`vhca.management.agent.SubnetAgent`."""
         self.counters_of.add(SmpCountOf.UNSUPPORTED_ATTRIBUTE, attribute)
 
-    # Get
+    # What is the card's own
 
-    def _get_node_description(self, port: ManagedPort, request: Smp) -> int:
-        request.data = self.node_description
-        return _INVALID if request.attr_mod else _OK
+    def describe(self, port: ManagedPort) -> bytes:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        return self.node_description
 
-    def _get_node_info(self, port: ManagedPort, request: Smp) -> int:
+    def identify(self, port: ManagedPort) -> NodeInfo:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
         board = self.board
-        info = NodeInfo(
+        return NodeInfo(
             base_version=1,
             class_version=1,
             node_type=smpwire.NODE_TYPE_CA,
@@ -183,96 +161,25 @@ class Sma(SubnetAgent[ManagedPort]):
             local_port_num=port.number,
             vendor_id=board.vendor_id,
         )
-        request.data = info.to_bytes().ljust(64, b"\0")
-        return _INVALID if request.attr_mod else _OK
 
-    def _get_guid_info(self, port: ManagedPort, request: Smp) -> int:
-        if request.attr_mod * smpwire.GUIDS_PER_BLOCK >= GUID_CAP:
-            return _INVALID
-        request.data = smpwire.pack_guids(port.guids)
-        return _OK
-
-    def _selected(self, port: ManagedPort, number: int) -> ManagedPort | None:
+    def selected(self, port: ManagedPort, number: int) -> ManagedPort | None:
         """The port that an attribute modifier names; 0 is the port at which the SMP arrived."""
         return self.ports.get(number) if number else port
 
-    def _get_port_info(self, port: ManagedPort, request: Smp) -> int:
-        target = self._selected(port, port_of(request.attr_mod))
-        if target is None:
-            return _INVALID
-        info = PortInfo.from_bytes(target.info.to_bytes())
-        info.mkey = target.guard.shown_to(request.mkey)
-        info.local_port_num = port.number
-        if request.method == madwire.METHOD_SET:
-            info.client_reregister = self._reregister
-        request.data = info.to_bytes()
-        return _OK
+    def pkeys_changed(self, port: ManagedPort) -> None:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        self._events.append(PortEvent(port.number, EVENT_PKEY))
 
-    def _get_pkey_table(self, port: ManagedPort, request: Smp) -> int:
-        if (request.attr_mod & 0xFFFF) * smpwire.P_KEYS_PER_BLOCK >= PARTITION_CAP:
-            return _INVALID
-        request.data = smpwire.pack_words(port.pkeys).ljust(64, b"\0")
-        return _OK
-
-    def _get_sl_to_vl(self, port: ManagedPort, request: Smp) -> int:
-        request.data = pack_sl_to_vl(port.sl_to_vl)
-        return _OK
-
-    def _get_vl_arbitration(self, port: ManagedPort, request: Smp) -> int:
-        block = request.attr_mod >> 16
-        if block not in (1, 3):
-            return _INVALID
-        table = port.vl_arbitration_low if block == 1 else port.vl_arbitration_high
-        request.data = table.ljust(64, b"\0")
-        return _OK
+    def guids_changed(self, port: ManagedPort) -> None:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        self._events.append(PortEvent(port.number, EVENT_GUID))
 
     def _get_vendor_diag(self, port: ManagedPort, request: Smp) -> int:
         return _OK
 
-    def _get_ext_port_info(self, port: ManagedPort, request: Smp) -> int:
-        target = self._selected(port, request.attr_mod)
-        if target is None:
-            return _INVALID
-        request.data = ext_port_info(target.ext_speed_enabled)
-        return _OK
-
-    # Set: check everything, then change everything
-
-    def _set_guid_info(self, port: ManagedPort, request: Smp) -> int:
-        if request.attr_mod * smpwire.GUIDS_PER_BLOCK >= GUID_CAP:
-            return _INVALID
-        # Entry 0 is burnt in (14.2.5.5).
-        guids = [port.guid, *smpwire.unpack_guids(request.data)[1:]]
-        if guids != port.guids:
-            port.guids = guids
-            self._events.append(PortEvent(port.number, EVENT_GUID))
-        return _OK
-
-    def _set_pkey_table(self, port: ManagedPort, request: Smp) -> int:
-        if (request.attr_mod & 0xFFFF) * smpwire.P_KEYS_PER_BLOCK >= PARTITION_CAP:
-            return _INVALID
-        pkeys = smpwire.unpack_words(request.data)[:PARTITION_CAP]
-        if pkeys != port.pkeys:
-            port.pkeys = pkeys
-            self._events.append(PortEvent(port.number, EVENT_PKEY))
-        return _OK
-
-    def _set_sl_to_vl(self, port: ManagedPort, request: Smp) -> int:
-        port.sl_to_vl = unpack_sl_to_vl(request.data)
-        return _OK
-
-    def _set_vl_arbitration(self, port: ManagedPort, request: Smp) -> int:
-        block = request.attr_mod >> 16
-        if block == 1:
-            port.vl_arbitration_low = request.data[: 2 * port.info.vl_arbitration_low_cap]
-        elif block == 3:
-            port.vl_arbitration_high = request.data[: 2 * port.info.vl_arbitration_high_cap]
-        else:
-            return _INVALID
-        return _OK
-
-    def _set_port_info(self, port: ManagedPort, request: Smp) -> int:
-        target = self._selected(port, port_of(request.attr_mod))
+    def set_port_info(self, port: ManagedPort, request: Smp) -> int:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        target = self.selected(port, port_of(request.attr_mod))
         if target is None:
             return _INVALID
         wanted = PortInfo.from_bytes(request.data)
@@ -291,28 +198,39 @@ class Sma(SubnetAgent[ManagedPort]):
             # Before the port becomes active: who hears of that finds its registrations already marked as lost.
             self._events.append(PortEvent(number, EVENT_CLIENT_REREGISTER))
         _move_port(target, wanted, self._events)
-        # The reply is what Get gives now, with the ClientReregister bit echoed (14.2.5.6).
-        self._reregister = wanted.client_reregister
         return _OK
 
-    def _set_ext_port_info(self, port: ManagedPort, request: Smp) -> int:
-        target = self._selected(port, request.attr_mod)
-        wanted = None if target is None else ext_port_wanted(target.ext_speed_enabled, request.data)
-        if target is None or wanted is None:
-            return _INVALID
-        target.ext_speed_enabled = wanted
-        return _OK
+    # Traps
 
-    def _trap_144(self, port: ManagedPort, change_flags: int) -> bytes | None:
-        if port.state < smpwire.PORT_ARMED or not port.sm_lid or not port.info.capability_mask & smpwire.CAP_TRAP:
-            return None
-        lid = port.lid.to_bytes(2, "big")
-        mask = port.info.capability_mask.to_bytes(4, "big")
-        local = 1 if change_flags else 0
-        details = bytes(2) + lid + bytes((0, local)) + mask + bytes((0, change_flags))
-        return self.trap(
-            madwire.TRAP_CAPABILITY_CHANGE, madwire.NOTICE_TYPE_INFORMATION, madwire.PRODUCER_CA, port.lid, details
-        )
+    def _tell_speeds(self, port: ManagedPort, before: tuple[int, ...], now_ns: int) -> None:
+        """The host itself wrote: its manager hears of widths and speeds that it enabled."""
+        now = _enabled(port.info)
+        flags = CHANGED_LINK_WIDTH_ENABLED if now[0] != before[0] else 0
+        flags |= CHANGED_LINK_SPEED_ENABLED if now[1:] != before[1:] else 0
+        if flags:
+            self._tell_change(port, flags, now_ns)
+
+    def _tell_change(self, port: ManagedPort, flags: int, now_ns: int) -> None:
+        if may_tell(port):
+            info = port.info
+            details = LocalChangeDetails(
+                lid=info.lid,
+                local_changes=bool(flags),
+                capability_mask=info.capability_mask,
+                change_flags=flags,
+                capability_mask2=info.capability_mask2,
+            )
+            port.notices.post(madwire.TRAP_CAPABILITY_CHANGE, self.producer, details, now_ns, place=flags)
+
+
+def _enabled(info: PortInfo) -> tuple[int, ...]:
+    """Widths and speeds of which a change is told."""
+    return (
+        info.link_width_enabled,
+        info.link_speed_enabled,
+        info.link_speed_ext_enabled,
+        info.link_speed_ext_enabled2,
+    )
 
 
 def _first_description(info: BoardInfo) -> bytes:

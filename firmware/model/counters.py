@@ -179,6 +179,7 @@ class SmpCount(Name):
     SMP_NO_REPLY = "smp_no_reply", "SMPs whose method asks for no answer."
     SMP_BAD_PATH = "smp_bad_path", "Directed-route SMPs whose path does not end here."
     SMP_BAD_MKEY = "smp_bad_mkey", "SMPs without the M_Key."
+    SMP_TRAPS = "smp_traps", "Traps that were sent, each time that they were."
 
 
 class SmpCountOf(Family):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from vhca.management.performance import PortCounters
+from vhca.wire.packet import Packet
 
 
 class Port(Protocol):
@@ -67,12 +68,12 @@ class Port(Protocol):
         """What monitors read of the port; the transport adds what it drops."""
         ...
 
-    def pkey_violation(self) -> None:
-        """A packet with a P_Key that it must not have arrived (10.9.4)."""
+    def pkey_violation(self, packet: Packet) -> None:
+        """A packet with a P_Key that it must not have arrived (10.9.4): counted, and told to the manager."""
         ...
 
-    def qkey_violation(self) -> None:
-        """A packet with a Q_Key that it must not have arrived (10.2.5)."""
+    def qkey_violation(self, packet: Packet) -> None:
+        """A packet with a Q_Key that it must not have arrived (10.2.5): counted, and told to the manager."""
         ...
 
     @property

@@ -36,6 +36,8 @@ class TimerKind(IntEnum):
     """The answer to who ordered it has left: take the link down; a port's number."""
     COMPRESSION = 8
     """Completions of a compressed session were held back for long enough; a completion queue."""
+    TRAP = 9
+    """A trap is to be sent, or once more since nobody has repressed it; a port's number."""
 
 
 class Timer:

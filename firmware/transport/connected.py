@@ -24,7 +24,7 @@ def receive(hca: Hca, port: Port, qp: Qp, packet: Packet) -> None:
     if reason is not None:
         hca.count[reason] += 1
         if reason == Count.RX_DROP_PKEY:
-            port.pkey_violation()
+            port.pkey_violation(packet)
         return
     hca.count[RX_PACKETS] += packet.count
     if qp.backlog:

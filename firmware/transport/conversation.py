@@ -27,12 +27,12 @@ from firmware.transport.port import (
     network_header,
     origin,
     pkey_at,
-    pkeys_match,
     route_over,
     stranger,
     way_back,
 )
 from vhca.hw.hardware import Through
+from vhca.management.partitions import pkeys_match
 from vhca.wire.connectx.wqe import BASIC_BLOCK_SIZE
 from vhca.wire.packet import ACKNOWLEDGE, RC, UC, WRITE, Packet
 
@@ -184,6 +184,12 @@ def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | No
     back = Packet(route_over(far_port, far_path), service, ACKNOWLEDGE, qp.handle, 0, pkey=far_pkey)
     if stranger(far_port, far_path, far_pkey, probe) is not None or stranger(port, path, probe.pkey, back) is not None:
         return None
+    if far_pkey != probe.pkey:
+        # One of both is a limited member: switches may let one direction pass only.
+        way = hca.through(qp.port, probe.route, way_back(probe.route), (probe.pkey, far_pkey))
+        if way is None:
+            return None
+        through = way
     more = {"source_qpn": qp.handle, "is_unreliable": qp.service == ST_UC}
     return _note(hca, qp, conversation, probe, through, far, far_qp, more)
 
@@ -219,7 +225,7 @@ def open_datagrams(hca: Hca, qp: Qp, conversation: Conversation, vector: bytes, 
 
 def _other_end(hca: Hca, qp: Qp, probe: Packet, service: int) -> tuple[Through, Hca, Qp, Port] | None:
     """The way of `probe` and the queue pair that it is for, if both ends are of the usual kind."""
-    through = hca.through(qp.port, probe.route, way_back(probe.route))
+    through = hca.through(qp.port, probe.route, way_back(probe.route), (probe.pkey, probe.pkey))
     far = getattr(through.firmware, "hca", None) if through is not None else None
     if through is None or not isinstance(far, Hca) or far.native is None or not _is_common(qp.send_cq):
         return None

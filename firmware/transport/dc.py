@@ -26,12 +26,12 @@ from firmware.transport.port import (
     path_back,
     path_of_vector,
     pkey_at,
-    pkeys_match,
     sender,
     transmit,
 )
 from firmware.transport.replies import acknowledgement
 from firmware.transport.syndromes import NAK_REMOTE_ACCESS
+from vhca.management.partitions import pkeys_match
 from vhca.wire.connectx.eqe import DctData, EventType
 from vhca.wire.connectx.qpc import Qpc
 from vhca.wire.connectx.wqe import DatagramSegment
@@ -96,7 +96,7 @@ def receive(hca: Hca, port: Port, port_number: int, packet: Packet) -> None:
         return
     if not pkeys_match(packet.pkey, pkey_at(port, target.pkey_index)):
         hca.count[Count.RX_DROP_PKEY] += 1
-        port.pkey_violation()
+        port.pkey_violation(packet)
         return
     if packet.dc_key != target.access_key:
         _wrong_key(hca, target, packet)

@@ -13,13 +13,13 @@ from firmware.model.hca import Hca
 from firmware.model.port import Port
 from firmware.model.qp import Path
 from vhca.hw.effects import Transmit
+from vhca.management.partitions import FULL_MEMBER, pkeys_match
 from vhca.wire.connectx.qpc import Ads
 from vhca.wire.connectx.wqe import DatagramSegment
 from vhca.wire.ib import grh_bytes, transport_size_bytes
 from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, PERMISSIVE_LID, Grh, Packet, Route
 from vhca.wire.smp import DEFAULT_GID_PREFIX
 
-FULL_MEMBER: Final = 0x8000
 DEFAULT_PREFIX: Final = DEFAULT_GID_PREFIX.to_bytes(8, "big")
 # Answers come from the LID that was asked; the port cuts path bits to its LMC.
 MAX_PATH_BITS: Final = 0x7F
@@ -34,11 +34,6 @@ _av = DatagramSegment.unpacker(
 
 
 # Tables
-
-
-def pkeys_match(one: int, other: int) -> bool:
-    """Same partition and not both limited members (10.9.3)."""
-    return (one ^ other) & 0x7FFF == 0 and (one | other) & FULL_MEMBER != 0 and one & 0x7FFF != 0
 
 
 def pkey_at(port: Port, index: int) -> int:

@@ -36,11 +36,11 @@ from firmware.transport.port import (
     network_header,
     origin,
     pkey_at,
-    pkeys_match,
     transmit,
 )
 from firmware.transport.wqe import UNIT, WqeError, blocks_of, identity_of, parse
 from vhca.hw.memory import DmaError
+from vhca.management.partitions import pkeys_match
 from vhca.wire.connectx.wqe import DatagramSegment
 from vhca.wire.ipoib import checked, segment, with_checksums
 from vhca.wire.mad import QP1_QKEY
@@ -304,12 +304,12 @@ def _keys_fit(hca: Hca, port: Port, qp: Qp, packet: Packet) -> bool:
     management = qp.service == ST_QP1
     if packet.qkey != (QP1_QKEY if management else qp.q_key):
         hca.count[Count.RX_DROP_QKEY] += 1
-        port.qkey_violation()
+        port.qkey_violation(packet)
         return False
     pkeys = port.pkeys if management else (pkey_at(port, qp.pkey_index),)
     if not any(pkeys_match(packet.pkey, pkey) for pkey in pkeys):
         hca.count[Count.RX_DROP_PKEY] += 1
-        port.pkey_violation()
+        port.pkey_violation(packet)
         return False
     return True
 

@@ -334,7 +334,7 @@ class _Cable:
     def send(self, packet: Packet) -> None:
         self._world.send(self._host, packet)
 
-    def through(self, route: Route, back: Route) -> tuple[_Rails, SimpleNamespace] | None:
+    def through(self, route: Route, back: Route, pkeys: tuple[int, int]) -> tuple[_Rails, SimpleNamespace] | None:
         other = self._host.other
         return (_Rails(self._world, other), SimpleNamespace(card=other.board)) if route.dlid == other.lid else None
 

@@ -77,7 +77,7 @@ class Board:
     def memory_limit(self) -> int:
         return self.limit_bytes
 
-    def through(self, port: int, route: Route, back: Route) -> Through | None:
+    def through(self, port: int, route: Route, back: Route, pkeys: tuple[int, int]) -> Through | None:
         return self.way(route)
 
 

@@ -86,8 +86,11 @@ class Cable(Protocol):
         """Switch the transmitter at this end on or off."""
         ...
 
-    def through(self, route: Route, back: Route) -> tuple[Passage, Far] | None:
-        """The way by `route` to another card of this process, and back by `back`; None if there is none."""
+    def through(self, route: Route, back: Route, pkeys: tuple[int, int]) -> tuple[Passage, Far] | None:
+        """The way by `route` to another card of this process, and back by `back`; None if there is none.
+
+        `pkeys`: the P_Keys there and back.
+        """
         ...
 
     @property
@@ -152,7 +155,7 @@ class _Socket:
         info: BoardInfo,
         trace: TraceSink,
         memory_limit: Callable[[], int],
-        through: Callable[[int, Route, Route], Through | None],
+        through: Callable[[int, Route, Route, tuple[int, int]], Through | None],
     ) -> None:
         self.memory_limit = memory_limit
         self.through = through
@@ -402,9 +405,9 @@ class Board:
         """A step that the program of another board asks for, or of what was set apart, which work on both."""
         self._step(run)
 
-    def _through(self, number: int, route: Route, back: Route) -> Through | None:
+    def _through(self, number: int, route: Route, back: Route, pkeys: tuple[int, int]) -> Through | None:
         cable = self._cables.get(number)
-        found = cable.through(route, back) if cable is not None else None
+        found = cable.through(route, back, pkeys) if cable is not None else None
         if found is None:
             return None
         passage, far = found

@@ -83,7 +83,7 @@ class _Wrapped:
         self.trace: TraceSink | None = inner.trace
         self.memory_limit: Callable[[], int] = inner.memory_limit
 
-    def through(self, port: int, route: Route, back: Route) -> Through | None:
+    def through(self, port: int, route: Route, back: Route, pkeys: tuple[int, int]) -> Through | None:
         """None: whoever taps a card wants to see what it does."""
         return None
 

@@ -12,7 +12,7 @@ from vhca.fabric.through import Way, walk
 from vhca.fabric.topology import Node
 from vhca.fabric.wires import Tap, Taps
 from vhca.management.link_speed import USUAL, LinkSpeed
-from vhca.wire.packet import MANAGEMENT_VL, Packet, Route
+from vhca.wire.packet import DEFAULT_PKEY, MANAGEMENT_VL, Packet, Route
 
 
 class Listener(Protocol):
@@ -131,10 +131,17 @@ class FabricPort:
         """Who sees what arrives at the card."""
         return self.end.arrival_taps
 
-    def through(self, route: Route, back: Route) -> "tuple[Way, FabricPort] | None":
-        """The way by `route` through the fabric to another card's port, and back; None if there is none."""
+    def through(
+        self, route: Route, back: Route, pkeys: tuple[int, int] = (DEFAULT_PKEY, DEFAULT_PKEY)
+    ) -> "tuple[Way, FabricPort] | None":
+        """The way by `route` through the fabric to another card's port, and back; None if there is none.
+
+        `pkeys`: the P_Keys of packets there and back.
+        """
         _, other = walk(self, route)
-        return (Way(self, other, route, back), other) if isinstance(other, FabricPort) and other is not self else None
+        if not isinstance(other, FabricPort) or other is self:
+            return None
+        return Way(self, other, route, back, pkeys), other
 
     def looped(self, packet: Packet) -> None:
         """A packet or burst that the card sends to itself: it is on no cable, but an analyser is told."""

@@ -9,15 +9,23 @@ from typing import Final, Protocol
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import LinkEnd
 from vhca.fabric.wires import Wires
-from vhca.management.link_speed import LinkSpeed
+from vhca.management.link_speed import USUAL
+from vhca.management.mkey import MKeyGuard
+from vhca.management.partitions import admitted_in, admitted_out, default_table
 from vhca.management.performance import PortCounters
+from vhca.management.port_state import LANES, PortState, data_lanes, first_port_info
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import smp
 from vhca.wire.packet import Packet
 from vhca.wire.smp import PortInfo
 
-DATA_VLS: Final = 4
-DEFAULT_SL_TO_VL: Final = bytes(sl % DATA_VLS for sl in range(16))
+PARTITION_CAP: Final = 8
+"""P_Keys of the management port."""
+ENFORCEMENT_CAP: Final = 32
+"""P_Keys of each external port."""
+VIOLATIONS_MAX: Final = 0xFFFF
+
+_FIRST_PKEYS: Final = default_table(PARTITION_CAP), default_table(ENFORCEMENT_CAP)
 
 
 class Relay(Protocol):
@@ -43,66 +51,32 @@ class Relay(Protocol):
         ...
 
 
-class SwitchPort:
-    """One external port (1..n) or the management port (0)."""
+class SwitchPort(PortState):
+    """One external port (1..n) or the management port (0), whose `guard` is that of all ports (14.2.4).
 
-    def __init__(self, switch: Relay, number: int) -> None:
+    :ivar data_vls: how many data VLs are operational.
+    :ivar admits: P_Keys of packets that may come in here, None if that is not enforced; `emits`: that may go out.
+    """
+
+    def __init__(self, switch: Relay, number: int, guard: MKeyGuard | None = None) -> None:
+        internal = number == 0
+        guids = (switch.node_guid,) if internal else ()
+        super().__init__(number, _first_info(number), _FIRST_PKEYS[not internal], guids, guard)
+        USUAL.train(self.info)
         self.switch = switch
-        self.number = number
         self.end: LinkEnd | None = None
         self.counters = PortCounters()
         self.dropped: Counter[Drop] = Counter()
-        self.disabled = False
         self._falling = False
-        # MlnxExtPortInfo.LinkSpeedEnabled
-        self.ext_speed_enabled = smp.SPEED_FDR10
         # SL to VL by port of arrival; absent ones are the default.
         self.sl_to_vl: dict[int, bytes] = {}
         # SLIDs taken from the cable are `source_lid` under `source_mask`: all, until a manager writes that.
         self.source_lid = self.source_mask = 0
-        self.vl_arbitration = {block: bytes(64) for block in (1, 2, 3, 4)}
-        internal = number == 0
-        self.info = PortInfo(
-            gid_prefix=smp.DEFAULT_GID_PREFIX if internal else 0,
-            capability_mask=(
-                smp.CAP_TRAP
-                | smp.CAP_SL_MAPPING
-                | smp.CAP_SYSTEM_IMAGE_GUID
-                | smp.CAP_EXTENDED_SPEEDS
-                | smp.CAP_MASK2
-                | smp.CAP_MULTICAST_FDB_TOP
-            )
-            if internal
-            else 0,
-            local_port_num=number,
-            link_width_enabled=smp.WIDTH_1X | smp.WIDTH_4X,
-            link_width_supported=smp.WIDTH_1X | smp.WIDTH_4X,
-            link_width_active=smp.WIDTH_4X,
-            link_speed_supported=7,
-            port_state=smp.PORT_ACTIVE if internal else smp.PORT_DOWN,
-            port_physical_state=smp.PHYS_LINK_UP if internal else smp.PHYS_POLLING,
-            link_down_default_state=smp.PHYS_POLLING,
-            link_speed_active=smp.SPEED_QDR,
-            link_speed_enabled=7,
-            neighbor_mtu=smp.MTU_4096,
-            vl_cap=smp.VL_CAP_4,
-            vl_arbitration_high_cap=8,
-            vl_arbitration_low_cap=8,
-            mtu_cap=smp.MTU_4096,
-            operational_vls=smp.VL_CAP_4,
-            guid_cap=1 if internal else 0,
-            subnet_timeout=18,
-            resp_time_value=16,
-            link_speed_ext_active=smp.SPEED_EXT_EDR,
-            link_speed_ext_supported=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
-            link_speed_ext_enabled=smp.SPEED_EXT_FDR | smp.SPEED_EXT_EDR,
-        )
         self.state: int = self.info.port_state
         self.mtu_bytes = 4096
-
-    def set_speed(self, speed: LinkSpeed) -> None:
-        """What the link at this port runs at, once it is up."""
-        speed.train(self.info)
+        self.data_vls = self.data_lanes
+        self.admits: frozenset[int] | None = None
+        self.emits: frozenset[int] | None = None
 
     def receive(self, packet: Packet) -> None:
         """A packet came out of the cable."""
@@ -168,6 +142,10 @@ class SwitchPort:
         """Tell whether what hangs on this port may call itself `lid`."""
         return lid & self.source_mask == self.source_lid
 
+    def lane(self, arrival: int, sl: int) -> int:
+        """The VL by which a packet of this service level leaves here that came in at a port."""
+        return self.sl_to_vl.get(arrival, LANES)[sl]
+
     def set_lanes(self, arrival: int, lanes: bytes) -> None:
         """SLtoVLMappingTable for what arrived at a port: the lanes of 16 service levels."""
         self.switch.wires.changes += 1
@@ -178,6 +156,25 @@ class SwitchPort:
         self.switch.wires.changes += 1
         self.info.neighbor_mtu = code
         self.mtu_bytes = smp.mtu_bytes(code)
+
+    def set_data_vls(self, code: int) -> None:
+        """OperationalVLs, by code."""
+        self.switch.wires.changes += 1
+        self.info.operational_vls = code
+        self.data_vls = data_lanes(code)
+
+    def enforce(self) -> None:
+        """Let pass what P_Key table and enforcement bits say now."""
+        info = self.info
+        admits = admitted_in(self.pkeys) if info.partition_enforcement_inbound else None
+        emits = admitted_out(self.pkeys) if info.partition_enforcement_outbound else None
+        if (admits, emits) != (self.admits, self.emits):
+            self.switch.wires.changes += 1
+            self.admits, self.emits = admits, emits
+
+    def pkey_violation(self) -> None:
+        """PortInfo.P_KeyViolations, which stays at its largest value."""
+        self.info.pkey_violations = min(self.info.pkey_violations + 1, VIOLATIONS_MAX)
 
     def drop(self, packet: Packet, reason: Drop) -> None:
         """Count a packet that goes no further."""
@@ -194,3 +191,25 @@ class SwitchPort:
         self.state = state
         self.info.port_state = state
         self.info.port_physical_state = physical
+
+
+def _first_info(number: int) -> PortInfo:
+    if number:
+        return first_port_info(number)
+    return first_port_info(
+        0,
+        gid_prefix=smp.DEFAULT_GID_PREFIX,
+        capability_mask=(
+            smp.CAP_NOTICE
+            | smp.CAP_TRAP
+            | smp.CAP_SL_MAPPING
+            | smp.CAP_SYSTEM_IMAGE_GUID
+            | smp.CAP_SWITCH_PKEY_TRAP
+            | smp.CAP_EXTENDED_SPEEDS
+            | smp.CAP_MASK2
+            | smp.CAP_MULTICAST_FDB_TOP
+        ),
+        guid_cap=1,
+        port_state=smp.PORT_ACTIVE,
+        port_physical_state=smp.PHYS_LINK_UP,
+    )

@@ -12,14 +12,15 @@ from dataclasses import replace
 
 from vhca.fabric.counters import Drop
 from vhca.fabric.general_services import GeneralServices
-from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
+from vhca.fabric.port import SwitchPort
 from vhca.fabric.switch_agent import SwitchAgent, SwitchState
+from vhca.fabric.telling import tell
 from vhca.fabric.wires import Wires
 from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
 from vhca.management.packets import gmp_reply
 from vhca.management.performance import data_words
-from vhca.management.subnet import SMP_CLASSES, for_agent
+from vhca.management.subnet import SMP_CLASSES, for_agent, is_asked
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import MAD_BYTES, Smp
@@ -41,9 +42,12 @@ class Switch(SwitchState):
         if not 1 <= num_ports <= 254:
             raise ValueError(f"a switch has 1 to 254 ports, not {num_ports}")
         self.wires = wires if wires is not None else Wires()
-        ports = [SwitchPort(self, number) for number in range(num_ports + 1)]
+        self.node_guid = node_guid
+        zero = SwitchPort(self, 0)
+        ports = [zero, *(SwitchPort(self, number, zero.guard) for number in range(1, num_ports + 1))]
         super().__init__(node_guid, name, ports, self.wires)
         self.call_soon = call_soon
+        self._now_ns = now_ns
         self.agent = SwitchAgent(self, now_ns)
         self.services = GeneralServices(
             self.ports,
@@ -70,9 +74,13 @@ class Switch(SwitchState):
 
     def port_state_changed(self, port: SwitchPort) -> None:
         """A cable came or went: tell the manager (trap 128)."""
-        trap = self.agent.state_change_trap()
-        if trap is not None:
-            self.send_from_management(trap)
+        self.agent.state_changed()
+        self._tell()
+
+    def _tell(self) -> None:
+        # What happens here comes by a cable.
+        end = next((port.end for port in self.ports if port.end is not None), None)
+        tell(self.agent, self.ports[0], self._now_ns, self.send_from_management, end)
 
     def send_from_management(self, packet: Packet) -> None:
         """A packet from whoever sits on port 0 (subnet manager, agents)."""
@@ -95,14 +103,20 @@ class Switch(SwitchState):
         route = packet.route
         port.counters.received(packet, words)
         if not packet.good:
-            port.counters.rcv_errors += packet.count
-            port.drop(packet, Drop.BAD_CRC)
+            self._damaged(port, packet)
         elif route.vl == MANAGEMENT_VL:
             self._receive_smp(port, packet, words)
         elif port.state < smpwire.PORT_ARMED:
             port.drop(packet, Drop.PORT_NOT_ACTIVE)
+        elif route.vl >= port.data_vls:
+            port.counters.rcv_errors += packet.count
+            port.counters.malformed_errors += packet.count
+            port.drop(packet, Drop.VL)
         elif route.slid & port.source_mask != port.source_lid:
             self._relay_error(port, packet, Drop.BAD_SLID)
+        elif port.admits is not None and packet.pkey not in port.admits:
+            port.counters.rcv_constraint_errors += packet.count
+            self._bad_pkey(port, packet)
         elif MULTICAST_LID_FIRST <= route.dlid < PERMISSIVE_LID:
             self._forward_multicast(port, packet, words)
         else:
@@ -120,6 +134,7 @@ class Switch(SwitchState):
         if out is None:
             return
         if out is port:
+            port.counters.looping_errors += packet.count
             self._relay_error(port, packet, Drop.LOOP)
         elif out.number == 0:
             if not self.services.take(port, packet):
@@ -131,17 +146,17 @@ class Switch(SwitchState):
         """The port of departure by the linear forwarding table; None (and counted) if there is none."""
         dlid = packet.route.dlid
         if not 0 < dlid < MULTICAST_LID_FIRST:
-            self._relay_error(port, packet, Drop.BAD_LID)
+            self._no_way(port, packet, Drop.BAD_LID)
             return None
         out = self.out_port(dlid)
         if out is None:
-            self._relay_error(port, packet, Drop.NO_ROUTE)
+            self._no_way(port, packet, Drop.NO_ROUTE)
         return out
 
     def _forward_multicast(self, port: SwitchPort, packet: Packet, words: int) -> None:
         mask = self.mft.get(packet.route.dlid, 0)
         if not mask:
-            self._relay_error(port, packet, Drop.NO_GROUP)
+            self._no_way(port, packet, Drop.NO_GROUP)
             return
         for out in self.ports:
             if not mask >> out.number & 1 or out is port:
@@ -154,23 +169,50 @@ class Switch(SwitchState):
                 self._transmit_data(port, out, copy, words)
 
     def _transmit_data(self, port: SwitchPort, out: SwitchPort, packet: Packet, words: int) -> None:
+        counters = out.counters
         if out.state != smpwire.PORT_ACTIVE:
-            out.counters.xmit_discards += packet.count
+            counters.xmit_discards += packet.count
+            counters.inactive_discards += packet.count
             out.drop(packet, Drop.PORT_NOT_ACTIVE)
             return
         if min(packet.mtu, len(packet.payload)) > out.mtu_bytes:
-            out.counters.xmit_discards += packet.count
+            counters.xmit_discards += packet.count
+            counters.mtu_discards += packet.count
             out.drop(packet, Drop.MTU)
             return
+        if out.emits is not None and packet.pkey not in out.emits:
+            counters.xmit_constraint_errors += packet.count
+            self._bad_pkey(out, packet)
+            return
         route = packet.route
-        vl = out.sl_to_vl.get(port.number, DEFAULT_SL_TO_VL)[route.sl]
-        if vl == MANAGEMENT_VL:
-            out.counters.xmit_discards += packet.count
-            out.drop(packet, Drop.SL_TO_VL)
+        vl = out.lane(port.number, route.sl)
+        if vl >= out.data_vls:
+            port.counters.vl_mapping_errors += packet.count
+            self._relay_error(port, packet, Drop.SL_TO_VL)
             return
         if vl != route.vl:
             packet.route = route._replace(vl=vl)
         out.transmit(packet, words)
+
+    def _damaged(self, port: SwitchPort, packet: Packet) -> None:
+        counters = port.counters
+        counters.rcv_errors += packet.count
+        counters.local_physical_errors += packet.count
+        port.drop(packet, Drop.BAD_CRC)
+        if port.damaged(packet.count, counters.rcv_pkts - counters.rcv_errors):
+            counters.local_link_integrity_errors += 1
+            self.agent.link_unsteady(port)
+            self._tell()
+
+    def _bad_pkey(self, port: SwitchPort, packet: Packet) -> None:
+        """`port` does not let a packet in or out (partition enforcement)."""
+        port.drop(packet, Drop.PKEY)
+        self.agent.bad_pkey(port, packet)
+        self._tell()
+
+    def _no_way(self, port: SwitchPort, packet: Packet, reason: Drop) -> None:
+        port.counters.dlid_mapping_errors += packet.count
+        self._relay_error(port, packet, reason)
 
     def _relay_error(self, port: SwitchPort, packet: Packet, reason: Drop) -> None:
         port.counters.rcv_switch_relay_errors += packet.count
@@ -248,10 +290,11 @@ class Switch(SwitchState):
 
     def _smp_arrived(self, port: SwitchPort, packet: Packet) -> None:
         """An SMP for this switch: requests are for its agent, everything else for the manager on port 0."""
-        if not for_agent(packet.payload):
+        if not for_agent(packet.payload) and (self.management is not None or not is_asked(packet.payload)):
             self._deliver_to_management(port, packet)
             return
-        reply = self.agent.handle(port, packet.payload)
+        reply = self.agent.handle(port, packet.payload, packet.route.slid)
+        self._tell()
         if reply is None:
             return
         by_lid = packet.route.dlid != PERMISSIVE_LID

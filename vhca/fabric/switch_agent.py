@@ -8,21 +8,19 @@ from collections.abc import Callable
 from typing import Final
 
 from vhca.fabric.counters import Drop
-from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
+from vhca.fabric.port import ENFORCEMENT_CAP, PARTITION_CAP, SwitchPort
 from vhca.fabric.wires import Wires
-from vhca.management.agent import SubnetAgent, link_order, pack_sl_to_vl, settings_valid, unpack_sl_to_vl
-from vhca.management.mkey import MKeyGuard
-from vhca.management.subnet import (
-    apply_link_settings,
-    ext_port_info,
-    ext_port_wanted,
-    is_answered,
-    port_of,
-)
+from vhca.layout import Layout
+from vhca.management.agent import link_order, settings_valid
+from vhca.management.port_agent import PortAgent, may_tell
+from vhca.management.port_state import LANES
+from vhca.management.subnet import apply_link_settings, is_answered, port_of
 from vhca.wire import mad as madwire
+from vhca.wire import notices
 from vhca.wire import smp as smpwire
-from vhca.wire.mad import METHOD_SET, STATUS_INVALID_FIELD, STATUS_OK, Smp
-from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, SEND, UD, Packet, Route
+from vhca.wire.mad import METHOD_GET, STATUS_INVALID_FIELD, STATUS_OK, Smp
+from vhca.wire.notices import LinkStateDetails, PortErrorDetails, SwitchKeyDetails
+from vhca.wire.packet import MULTICAST_LID_FIRST, UD, Packet
 from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
 
 MULTICAST_FDB_CAP: Final = 4096
@@ -57,8 +55,10 @@ class SwitchState:
         return self.ports[0].info.lid
 
 
-class SwitchAgent(SubnetAgent[SwitchPort]):
-    """Agent of one switch."""
+class SwitchAgent(PortAgent[SwitchPort]):
+    """Agent of one switch; its key, its notices and its GUID are those of port 0 (14.2.4)."""
+
+    producer = madwire.PRODUCER_SWITCH
 
     def __init__(self, switch: SwitchState, now_ns: Callable[[], int]) -> None:
         super().__init__()
@@ -68,61 +68,54 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
             linear_fdb_cap=MULTICAST_LID_FIRST,
             multicast_fdb_cap=MULTICAST_FDB_CAP,
             life_time_value=16,
+            partition_enforcement_cap=ENFORCEMENT_CAP,
+            inbound_enforcement_cap=1,
+            outbound_enforcement_cap=1,
+            filter_raw_inbound_cap=1,
+            filter_raw_outbound_cap=1,
             multicast_fdb_top=MULTICAST_LID_FIRST + MULTICAST_FDB_CAP - 1,
         )
-        # The key of a switch is that of its port 0 (14.2.4).
-        self.guard = MKeyGuard(switch.ports[0].info)
-        self.getters = {
-            smpwire.NODE_INFO: self._get_node_info,
-            smpwire.NODE_DESCRIPTION: self._get_node_description,
+        self.getters |= {
             smpwire.SWITCH_INFO: self._get_switch_info,
-            smpwire.PORT_INFO: self._get_port_info,
-            smpwire.GUID_INFO: self._get_guid_info,
-            smpwire.P_KEY_TABLE: self._get_pkey_table,
-            smpwire.SL_TO_VL: self._get_sl_to_vl,
-            smpwire.VL_ARBITRATION: self._get_vl_arbitration,
             smpwire.LINEAR_FORWARDING_TABLE: self._get_linear_table,
             smpwire.MULTICAST_FORWARDING_TABLE: self._get_multicast_table,
-            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info,
             smpwire.SOURCE_LIDS: self._get_source_lids,
+            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info_or_none,
         }
-        self.setters = {
+        self.setters |= {
             smpwire.SWITCH_INFO: self._set_switch_info,
-            smpwire.PORT_INFO: self._set_port_info,
-            # The table cannot be changed, and says so by what it shows.
-            smpwire.P_KEY_TABLE: self._get_pkey_table,
-            smpwire.SL_TO_VL: self._set_sl_to_vl,
-            smpwire.VL_ARBITRATION: self._set_vl_arbitration,
             smpwire.LINEAR_FORWARDING_TABLE: self._set_linear_table,
             smpwire.MULTICAST_FORWARDING_TABLE: self._set_multicast_table,
-            smpwire.MLNX_EXT_PORT_INFO: self._set_ext_port_info,
             smpwire.SOURCE_LIDS: self._set_source_lids,
         }
 
-    def state_change_trap(self) -> Packet | None:
-        """Note that a port changed; gives the trap 128 for the manager, None if there is none yet."""
+    def state_changed(self) -> None:
+        """Note that a port changed: PortStateChange, and trap 128 for the manager."""
         self.info.port_state_change = 1
-        zero = self.switch.ports[0].info
-        if not zero.sm_lid or not zero.lid:
-            return None
-        trap = self.trap(
-            madwire.TRAP_LINK_STATE_CHANGE,
-            madwire.NOTICE_TYPE_URGENT,
-            madwire.PRODUCER_SWITCH,
-            zero.lid,
-            zero.lid.to_bytes(2, "big"),
-        )
-        return Packet(Route(zero.sm_lid, zero.lid, sl=zero.sm_sl, vl=MANAGEMENT_VL), UD, SEND, 0, 0, trap, mtu=256)
+        self._post(madwire.TRAP_LINK_STATE_CHANGE, lambda lid: LinkStateDetails(lid=lid))
 
-    def handle(self, port: SwitchPort, mad: bytes) -> bytes | None:
-        """Answer one SMP request that arrived at `port`; None if it deserves no answer."""
+    def link_unsteady(self, port: SwitchPort) -> None:
+        """Note that a port has more local errors than its threshold allows: trap 129."""
+        number = port.number
+        self._post(madwire.TRAP_LINK_INTEGRITY, lambda lid: PortErrorDetails(lid=lid, port=number), number)
+
+    def bad_pkey(self, port: SwitchPort, packet: Packet) -> None:
+        """Note that an external port did not let a packet pass: P_KeyViolations, and trap 259."""
+        port.pkey_violation()
+        self._post(madwire.TRAP_SWITCH_BAD_PKEY, lambda lid: _switch_key_details(lid, port.number, packet), port.number)
+
+    def _post(self, trap: int, details: Callable[[int], Layout], place: int = 0) -> None:
+        zero = self.switch.ports[0]
+        if may_tell(zero):
+            zero.notices.post(trap, self.producer, details(zero.info.lid), self._now_ns(), place)
+
+    def handle(self, port: SwitchPort, mad: bytes, source: int) -> bytes | None:
+        """Answer one SMP request from LID `source` that arrived at `port`; None if it deserves no answer."""
         request = Smp.from_bytes(mad)
-        answered = is_answered(request.method)
-        checked = answered or request.method == madwire.METHOD_TRAP_REPRESS
-        if checked and not self.guard.allows(request, self._now_ns()):
+        if not self.admit(port, request, self._now_ns(), source):
             port.dropped[Drop.BAD_MKEY] += 1
             return None
-        if not answered:
+        if not is_answered(request.method):
             return None
         self.respond(port, request)
         return request.to_bytes()
@@ -130,9 +123,16 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
     def _external(self, number: int) -> SwitchPort | None:
         return self.switch.ports[number] if number < len(self.switch.ports) else None
 
-    def _get_node_info(self, port: SwitchPort, request: Smp) -> int:
+    # What is a switch's own
+
+    def describe(self, port: SwitchPort) -> bytes:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        return self.switch.name.encode()[:64].ljust(64, b"\0")
+
+    def identify(self, port: SwitchPort) -> NodeInfo:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
         guid = self.switch.node_guid
-        info = NodeInfo(
+        return NodeInfo(
             base_version=1,
             class_version=1,
             node_type=smpwire.NODE_TYPE_SWITCH,
@@ -140,21 +140,59 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
             system_image_guid=guid,
             node_guid=guid,
             port_guid=guid,
-            partition_cap=8,
+            partition_cap=PARTITION_CAP,
             device_id=_DEVICE_ID,
             local_port_num=port.number,
             vendor_id=_VENDOR_ID,
         )
-        request.data = info.to_bytes().ljust(64, b"\0")
-        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
 
-    def _get_node_description(self, arrival: SwitchPort, request: Smp) -> int:
-        request.data = self.switch.name.encode()[:64].ljust(64, b"\0")
+    def selected(self, port: SwitchPort, number: int) -> SwitchPort | None:
+        """The port with this number, wherever a request arrived."""
+        return self._external(number)
+
+    def speaker(self, port: SwitchPort) -> SwitchPort:
+        """Port 0."""
+        return self.switch.ports[0]
+
+    def pkey_port(self, port: SwitchPort, modifier: int) -> SwitchPort | None:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        return self._external(modifier)
+
+    def pkeys_changed(self, port: SwitchPort) -> None:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        port.enforce()
+
+    def weights_port(self, port: SwitchPort, modifier: int) -> SwitchPort | None:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        return self._external(modifier)
+
+    def lanes(self, port: SwitchPort, modifier: int) -> bytes | None:
+        """Of the ports of arrival and of departure that the modifier names."""
+        port_in, port_out = modifier >> 8 & 0xFF, self._external(modifier & 0xFF)
+        if port_out is None or port_in >= len(self.switch.ports):
+            return None
+        return port_out.sl_to_vl.get(port_in, LANES)
+
+    def set_lanes(self, port: SwitchPort, modifier: int, lanes: bytes) -> bool:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
+        if self.lanes(port, modifier) is None:
+            return False
+        self.switch.ports[modifier & 0xFF].set_lanes(modifier >> 8 & 0xFF, lanes)
+        return True
+
+    def ext_ports(self, port: SwitchPort, number: int) -> list[SwitchPort]:
+        """One external port, or all; the management port has no link."""
+        if number == smpwire.ALL_PORTS:
+            return self.switch.ports[1:]
+        target = self._external(number)
+        return [] if target is None or number == 0 else [target]
+
+    def _get_ext_port_info_or_none(self, arrival: SwitchPort, request: Smp) -> int:
+        # The management port has no link, which is no error.
+        if request.attr_mod or request.method != METHOD_GET:
+            return self._get_ext_port_info(arrival, request)
+        request.data = bytes(64)
         return STATUS_OK
-
-    def _get_guid_info(self, arrival: SwitchPort, request: Smp) -> int:
-        request.data = self.switch.node_guid.to_bytes(8, "big").ljust(64, b"\0")
-        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
 
     def _get_switch_info(self, arrival: SwitchPort, request: Smp) -> int:
         request.data = self.info.to_bytes().ljust(64, b"\0")
@@ -175,19 +213,8 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
             info.port_state_change = 0
         return STATUS_OK
 
-    def _get_port_info(self, arrival: SwitchPort, request: Smp) -> int:
-        port = self._external(port_of(request.attr_mod))
-        if port is None:
-            return STATUS_INVALID_FIELD
-        info = PortInfo.from_bytes(port.info.to_bytes())
-        # the port that this SMP came in on, not the one asked about (14.2.5.6): scanners tell the way back by it
-        info.local_port_num = arrival.number
-        if port.number == 0:
-            info.mkey = self.guard.shown_to(request.mkey)
-        request.data = info.to_bytes()
-        return STATUS_OK
-
-    def _set_port_info(self, arrival: SwitchPort, request: Smp) -> int:
+    def set_port_info(self, arrival: SwitchPort, request: Smp) -> int:
+        """See :class:`vhca.management.port_agent.PortAgent`."""
         port = self._external(port_of(request.attr_mod))
         if port is None:
             return STATUS_INVALID_FIELD
@@ -195,68 +222,6 @@ class SwitchAgent(SubnetAgent[SwitchPort]):
         if not (_valid_zero(wanted) if port.number == 0 else settings_valid(port.info, wanted, request.attr_mod)):
             return STATUS_INVALID_FIELD
         _apply(port, wanted, request.attr_mod)
-        return STATUS_OK
-
-    def _get_ext_port_info(self, arrival: SwitchPort, request: Smp) -> int:
-        number = request.attr_mod
-        # What was set for all ports is shown for the first.
-        port = self._external(1 if number == smpwire.ALL_PORTS and request.method == METHOD_SET else number)
-        if port is None:
-            return STATUS_INVALID_FIELD
-        # The management port has no link.
-        request.data = ext_port_info(port.ext_speed_enabled) if port.number else bytes(64)
-        return STATUS_OK
-
-    def _set_ext_port_info(self, arrival: SwitchPort, request: Smp) -> int:
-        number = request.attr_mod
-        targets = self.switch.ports[1:] if number == smpwire.ALL_PORTS else [self._external(number)]
-        ports = [port for port in targets if port is not None and port.number]
-        wanted = [ext_port_wanted(port.ext_speed_enabled, request.data) for port in ports]
-        if not ports or None in wanted:
-            return STATUS_INVALID_FIELD
-        for port, enabled in zip(ports, wanted, strict=True):
-            port.ext_speed_enabled = enabled or 0
-        return STATUS_OK
-
-    def _get_pkey_table(self, arrival: SwitchPort, request: Smp) -> int:
-        port = self._external(request.attr_mod >> 16)
-        if port is None or request.attr_mod & 0xFFFF:
-            return STATUS_INVALID_FIELD
-        # DEVIATION: the switch does not enforce partitions; its table holds the default P_Key only.
-        request.data = b"\xff\xff".ljust(64, b"\0")
-        return STATUS_OK
-
-    def _sl_to_vl(self, request: Smp) -> tuple[int, SwitchPort] | None:
-        """Port of arrival and port of departure that the modifier names."""
-        port_in, port_out = request.attr_mod >> 8 & 0xFF, self._external(request.attr_mod & 0xFF)
-        return None if port_out is None or port_in >= len(self.switch.ports) else (port_in, port_out)
-
-    def _get_sl_to_vl(self, arrival: SwitchPort, request: Smp) -> int:
-        ports = self._sl_to_vl(request)
-        if ports is None:
-            return STATUS_INVALID_FIELD
-        request.data = pack_sl_to_vl(ports[1].sl_to_vl.get(ports[0], DEFAULT_SL_TO_VL))
-        return STATUS_OK
-
-    def _set_sl_to_vl(self, arrival: SwitchPort, request: Smp) -> int:
-        ports = self._sl_to_vl(request)
-        if ports is None:
-            return STATUS_INVALID_FIELD
-        ports[1].set_lanes(ports[0], bytes(unpack_sl_to_vl(request.data)))
-        return STATUS_OK
-
-    def _get_vl_arbitration(self, arrival: SwitchPort, request: Smp) -> int:
-        block, port = request.attr_mod >> 16, self._external(request.attr_mod & 0xFFFF)
-        if port is None or block not in (1, 3):
-            return STATUS_INVALID_FIELD
-        request.data = port.vl_arbitration[block]
-        return STATUS_OK
-
-    def _set_vl_arbitration(self, arrival: SwitchPort, request: Smp) -> int:
-        block, port = request.attr_mod >> 16, self._external(request.attr_mod & 0xFFFF)
-        if port is None or block not in (1, 3):
-            return STATUS_INVALID_FIELD
-        port.vl_arbitration[block] = request.data[:16].ljust(64, b"\0")
         return STATUS_OK
 
     def _sources(self, request: Smp) -> list[SwitchPort]:
@@ -347,10 +312,19 @@ def _apply(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> None:
     if wanted.neighbor_mtu:
         port.set_mtu(wanted.neighbor_mtu)
     if wanted.operational_vls:
-        info.operational_vls = wanted.operational_vls
+        port.set_data_vls(wanted.operational_vls)
     info.vl_high_limit = wanted.vl_high_limit
     info.hoq_life = wanted.hoq_life
     info.vl_stall_count = wanted.vl_stall_count
+    info.local_phy_errors = wanted.local_phy_errors
+    info.overrun_errors = wanted.overrun_errors
+    info.filter_raw_inbound = wanted.filter_raw_inbound
+    info.filter_raw_outbound = wanted.filter_raw_outbound
+    info.partition_enforcement_inbound = wanted.partition_enforcement_inbound
+    info.partition_enforcement_outbound = wanted.partition_enforcement_outbound
+    if not wanted.pkey_violations:
+        info.pkey_violations = 0
+    port.enforce()
     order = link_order(port.state, wanted)
     if order == "disable":
         port.retrain(disabled=True)
@@ -360,3 +334,25 @@ def _apply(port: SwitchPort, wanted: PortInfo, attr_mod: int) -> None:
         port.retrain(port.disabled)
     elif order == "move":
         port.move(wanted.port_state)
+
+
+def _switch_key_details(lid: int, number: int, packet: Packet) -> SwitchKeyDetails:
+    """What trap 259 of the switch at `lid` tells of a packet that its port `number` did not let pass."""
+    route = packet.route
+    details = SwitchKeyDetails(
+        data_valid=notices.VALID_LID1 | notices.VALID_LID2 | notices.VALID_PKEY | notices.VALID_SL | notices.VALID_QP2,
+        lid1=route.slid,
+        lid2=route.dlid,
+        pkey=packet.pkey,
+        sl=route.sl << 4,
+        qp2=packet.dest_qp.to_bytes(3, "big"),
+        switch_lid=lid,
+        port=number,
+    )
+    if packet.service == UD:
+        details.data_valid |= notices.VALID_QP1
+        details.qp1 = packet.src_qp.to_bytes(3, "big")
+    if route.grh is not None:
+        details.data_valid |= notices.VALID_GID1 | notices.VALID_GID2
+        details.gid1, details.gid2 = route.grh.sgid, route.grh.dgid
+    return details

@@ -8,9 +8,9 @@ says that something changed; so a way of many cables costs no more to look at th
 from typing import Final, Protocol
 
 from vhca.fabric.link import Endpoint, LinkEnd
-from vhca.fabric.port import DEFAULT_SL_TO_VL, SwitchPort
+from vhca.fabric.port import SwitchPort
 from vhca.fabric.wires import Wires
-from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, Route
+from vhca.wire.packet import MULTICAST_LID_FIRST, Route
 from vhca.wire.smp import PORT_ACTIVE
 
 MAX_SWITCHES: Final = 64
@@ -30,13 +30,14 @@ class Gate(Endpoint, Protocol):
 
 
 class Way:
-    """From one card's port to another one, by `route`, and back by `back`."""
+    """From one card's port to another one, by `route`, and back by `back`, with these P_Keys there and back."""
 
-    def __init__(self, near: Gate, far: Gate, route: Route, back: Route) -> None:
+    def __init__(self, near: Gate, far: Gate, route: Route, back: Route, pkeys: tuple[int, int]) -> None:
         self._near = near
         self._far = far
         self._route = route
         self._back = back
+        self._pkeys = pkeys
         self._wires: Wires = near.end.link.wires
         self._seen = 0  # changes of the fabric when it was looked at last
         self._mtu = 0  # the largest that passes both ways, 0 if nothing does
@@ -88,7 +89,8 @@ class Way:
         self._ends = [self._near.end, *(out.end for _, out in self._there if out.end is not None)]
         self._mtu = 0
         if arrives is self._far and returns is self._near:
-            self._mtu = min(_passing(self._there, self._route), _passing(self._back_again, self._back))
+            there, back = self._pkeys
+            self._mtu = min(_passing(self._there, self._route, there), _passing(self._back_again, self._back, back))
 
 
 def walk(near: Gate, route: Route) -> tuple[list[Hop], Endpoint | None]:
@@ -107,18 +109,24 @@ def walk(near: Gate, route: Route) -> tuple[list[Hop], Endpoint | None]:
     return hops, there
 
 
-def _passing(hops: list[Hop], route: Route) -> int:
+def _passing(hops: list[Hop], route: Route, pkey: int) -> int:
     """The largest packet, in bytes, that switches and cables of a way let pass as they do with packets; 0 for none."""
     most = 1 << 16 if hops else 0
+    vl = route.vl
     for arrival, departure in hops:
         if not (
             _is_plain(arrival)
             and _is_plain(departure)
             and arrival is not departure
             and arrival.state == departure.state == PORT_ACTIVE
+            and vl < arrival.data_vls
             and route.slid & arrival.source_mask == arrival.source_lid
-            and departure.sl_to_vl.get(arrival.number, DEFAULT_SL_TO_VL)[route.sl] != MANAGEMENT_VL
+            and (arrival.admits is None or pkey in arrival.admits)
+            and (departure.emits is None or pkey in departure.emits)
         ):
+            return 0
+        vl = departure.lane(arrival.number, route.sl)
+        if vl >= departure.data_vls:
             return 0
         most = min(most, departure.mtu_bytes)
     return most

@@ -101,8 +101,11 @@ class Hardware(Protocol):
     info: BoardInfo
     trace: TraceSink | None
 
-    def through(self, port: int, route: Route, back: Route) -> Through | None:
-        """The way of packets from `port` by `route`, and of answers by `back`; None if there is none of that kind."""
+    def through(self, port: int, route: Route, back: Route, pkeys: tuple[int, int]) -> Through | None:
+        """The way of packets from `port` by `route`, and of answers by `back`; None if there is none of that kind.
+
+        `pkeys`: the P_Keys there and back.
+        """
         ...
 
     def memory_limit(self) -> int:

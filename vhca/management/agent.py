@@ -1,7 +1,7 @@
 """The subnet management agent of a node: attributes as rows, each with how it is read and how it is written.
 
 Cards and switches build theirs on it. What is here is the same for both: versions, methods, what an unknown attribute
-gets, the form of answers and traps, and what a port takes from a Set(PortInfo) (14.2.5.6 of volume 1).
+gets, the form of answers, and what a port takes from a Set(PortInfo) (14.2.5.6 of volume 1).
 """
 
 from collections.abc import Callable
@@ -31,7 +31,6 @@ class SubnetAgent(Generic[P]):
     def __init__(self) -> None:
         self.getters: dict[int, Handler[P]] = {}
         self.setters: dict[int, Handler[P]] = {}
-        self._trap_tid = 0
 
     def unknown(self, attribute: int) -> None:
         """A request asked for an attribute that the node does not have."""
@@ -61,27 +60,6 @@ class SubnetAgent(Generic[P]):
             # Both are known, but not together (13.4.7).
             return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
         return setter(port, request) or getter(port, request)
-
-    def trap(self, number: int, kind: int, producer: int, lid: int, details: bytes) -> bytes:
-        """The SMP of a trap that the port with this LID sends to its manager."""
-        notice = madwire.Notice(
-            is_generic=1,
-            type=kind,
-            producer_type=producer,
-            trap_number=number,
-            issuer_lid=lid,
-            details=details.ljust(54, b"\0"),
-        )
-        self._trap_tid += 1
-        return Smp(
-            base_version=1,
-            mgmt_class=madwire.CLASS_SUBN_LID,
-            class_version=1,
-            method=madwire.METHOD_TRAP,
-            tid=self._trap_tid,
-            attr_id=madwire.ATTR_NOTICE,
-            data=notice.to_bytes()[:64],
-        ).to_bytes()
 
 
 def settings_valid(info: PortInfo, wanted: PortInfo, attr_mod: int) -> bool:

@@ -1,7 +1,8 @@
 """Widths and speeds of links: their names, how PortInfo tells them, and the rate that both make together.
 
-One lane carries 2.5 Gbit/s (SDR) to 100 Gbit/s (NDR); a link has 1 to 12 lanes. From FDR on the speed is in the
-extended fields of PortInfo (14.2.5.6 of volume 1).
+One lane carries 2.5 Gbit/s (SDR) to 200 Gbit/s (XDR); a link has 1 to 12 lanes. From FDR on the speed is in the
+extended fields of PortInfo, XDR in the second ones (14.2.5.6 of volume 1). FDR10, which is one vendor's, looks like QDR
+there; MlnxExtPortInfo tells them apart.
 """
 
 from dataclasses import dataclass
@@ -13,17 +14,26 @@ from vhca.wire.smp import PortInfo
 WIDTHS: Final = {1: smp.WIDTH_1X, 2: smp.WIDTH_2X, 4: smp.WIDTH_4X, 8: smp.WIDTH_8X, 12: smp.WIDTH_12X}
 """Lanes, and PortInfo's code for so many."""
 
-# (LinkSpeedActive, LinkSpeedExtActive, Gbit/s of one lane as rates are named)
+# (LinkSpeedActive; LinkSpeedExtActive, with LinkSpeedExtActive2 above it; Gbit/s of one lane as rates are named)
 SPEEDS: Final = {
     "SDR": (smp.SPEED_SDR, 0, 2.5),
     "DDR": (smp.SPEED_DDR, 0, 5),
     "QDR": (smp.SPEED_QDR, 0, 10),
+    "FDR10": (smp.SPEED_QDR, 0, 10),
     "FDR": (smp.SPEED_QDR, smp.SPEED_EXT_FDR, 14),
     "EDR": (smp.SPEED_QDR, smp.SPEED_EXT_EDR, 25),
     "HDR": (smp.SPEED_QDR, smp.SPEED_EXT_HDR, 50),
     "NDR": (smp.SPEED_QDR, smp.SPEED_EXT_NDR, 100),
+    "XDR": (smp.SPEED_QDR, smp.SPEED_EXT2_XDR << 4, 200),
 }
 """From slow to fast."""
+
+# CapabilityMask2 of a port that can do a speed.
+_CAPABILITIES2: Final = (
+    (smp.SPEED_EXT_HDR, smp.CAP2_HDR),
+    (smp.SPEED_EXT_NDR, smp.CAP2_NDR),
+    (smp.SPEED_EXT2_XDR << 4, smp.CAP2_EXTENDED_SPEEDS_2 | smp.CAP2_XDR),
+)
 
 # Encodings of rates by Gbit/s (15.2.5.16, table of PathRecord:Rate).
 _RATE_CODES: Final = {
@@ -48,6 +58,8 @@ class LinkSpeed:
             raise ValueError(f"width {self.width}: a link has {', '.join(map(str, WIDTHS))} lanes")
         if self.speed not in SPEEDS:
             raise ValueError(f"speed {self.speed!r}: there are {', '.join(SPEEDS)}")
+        if SPEEDS[self.speed][2] * self.width not in _RATE_CODES:
+            raise ValueError(f"{self}: there is no rate of so much")
 
     def __str__(self) -> str:
         """As tools show it: 4xEDR."""
@@ -72,8 +84,20 @@ class LinkSpeed:
         info.link_width_active = WIDTHS[self.width]
         info.link_speed_supported = info.link_speed_enabled = 2 * code - 1
         info.link_speed_active = code
-        info.link_speed_ext_supported = info.link_speed_ext_enabled = max(0, 2 * extended - 1)
-        info.link_speed_ext_active = extended
+        can = max(0, 2 * extended - 1)
+        info.link_speed_ext_supported = info.link_speed_ext_enabled = can & 15
+        info.link_speed_ext_active = extended & 15
+        info.link_speed_ext_supported2 = info.link_speed_ext_enabled2 = can >> 4
+        info.link_speed_ext_active2 = extended >> 4
+        mask2 = smp.CAP2_LINK_WIDTH_2X if self.width == 2 else 0
+        for bit, capability in _CAPABILITIES2:
+            mask2 |= capability if can & bit else 0
+        info.capability_mask2 = mask2
+
+    @property
+    def vendors_code(self) -> int:
+        """MlnxExtPortInfo.LinkSpeedActive."""
+        return smp.SPEED_FDR10 if self.speed == "FDR10" else 0
 
 
 USUAL: Final = LinkSpeed()
@@ -84,7 +108,7 @@ def rate_of(info: PortInfo) -> int:
     """The code of the rate at which a port runs, by its PortInfo; that of 4xEDR if it says nothing that exists."""
     lanes = next((lanes for lanes, code in WIDTHS.items() if code == info.link_width_active), 4)
     for speed, extended, gbps in SPEEDS.values():
-        if (speed, extended) == (info.link_speed_active, info.link_speed_ext_active):
+        if (speed, extended) == (info.link_speed_active, info.link_speed_ext_active | info.link_speed_ext_active2 << 4):
             return _RATE_CODES[gbps * lanes]
     return smp.RATE_100_GBPS
 

@@ -52,6 +52,15 @@ class PortCounters:
     excessive_buffer_overruns: int = 0
     vl15_dropped: int = 0
     xmit_wait: int = 0
+    # Of rcv_errors, of rcv_switch_relay_errors and of xmit_discards: why.
+    local_physical_errors: int = 0
+    malformed_errors: int = 0
+    buffer_overrun_errors: int = 0
+    dlid_mapping_errors: int = 0
+    vl_mapping_errors: int = 0
+    looping_errors: int = 0
+    inactive_discards: int = 0
+    mtu_discards: int = 0
 
     @property
     def unicast_xmit_pkts(self) -> int:

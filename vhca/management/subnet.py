@@ -31,6 +31,12 @@ def for_agent(mad: bytes) -> bool:
     return mad[16:18] != _SM_INFO
 
 
+def is_asked(mad: bytes) -> bool:
+    """Tell whether an SMP is a question that somebody must answer, if only to say that there is no manager here."""
+    returning = mad[1] == madwire.CLASS_SUBN_DR and mad[4] & 0x80
+    return mad[3] in (madwire.METHOD_GET, madwire.METHOD_SET) and not returning
+
+
 def is_answered(method: int) -> bool:
     """Tell whether an agent answers a request of this method at all."""
     return not method & madwire.METHOD_RESPONSE and method not in _UNANSWERED
@@ -57,6 +63,7 @@ def link_settings_valid(info: PortInfo, wanted: PortInfo, attr_mod: int) -> bool
     Extended speeds count only if the modifier says that the sender knows them.
     """
     widths, speeds, extended = info.link_width_supported, info.link_speed_supported, info.link_speed_ext_supported
+    second = info.link_speed_ext_supported2
     special = (0, smpwire.SPEED_EXT_NONE, smpwire.SPEED_EXT_ALL)
     return (
         (wanted.link_width_enabled in (0, 255) or not wanted.link_width_enabled & ~widths)
@@ -66,6 +73,7 @@ def link_settings_valid(info: PortInfo, wanted: PortInfo, attr_mod: int) -> bool
             or wanted.link_speed_ext_enabled in special
             or not wanted.link_speed_ext_enabled & ~extended
         )
+        and (not attr_mod & smpwire.PORT_INFO_EXTENDED_SPEEDS or not wanted.link_speed_ext_enabled2 & ~second)
     )
 
 
@@ -79,11 +87,15 @@ def apply_link_settings(info: PortInfo, wanted: PortInfo, attr_mod: int) -> None
     if extended and attr_mod & smpwire.PORT_INFO_EXTENDED_SPEEDS:
         chosen = 0 if extended == smpwire.SPEED_EXT_NONE else extended & info.link_speed_ext_supported
         info.link_speed_ext_enabled = chosen
+    if wanted.link_speed_ext_enabled2 and attr_mod & smpwire.PORT_INFO_EXTENDED_SPEEDS:
+        info.link_speed_ext_enabled2 = wanted.link_speed_ext_enabled2
 
 
-def ext_port_info(enabled: int) -> bytes:
-    """MlnxExtPortInfo of a port that supports FDR10 and runs at a faster speed; `enabled` is its LinkSpeedEnabled."""
-    return MlnxExtPortInfo(link_speed_supported=smpwire.SPEED_FDR10, link_speed_enabled=enabled).to_bytes()
+def ext_port_info(enabled: int, active: int) -> bytes:
+    """MlnxExtPortInfo of a port that supports FDR10, with its LinkSpeedEnabled and LinkSpeedActive."""
+    return MlnxExtPortInfo(
+        link_speed_supported=smpwire.SPEED_FDR10, link_speed_enabled=enabled, link_speed_active=active
+    ).to_bytes()
 
 
 def ext_port_wanted(enabled: int, data: bytes) -> int | None:

@@ -42,10 +42,12 @@ PHYS_LINK_UP: Final = 5
 
 # PortInfo.CapabilityMask
 CAP_IS_SM: Final = 1 << 1
+CAP_NOTICE: Final = 1 << 2
 CAP_TRAP: Final = 1 << 3
 CAP_AUTOMATIC_MIGRATION: Final = 1 << 5
 CAP_SL_MAPPING: Final = 1 << 6
 CAP_SYSTEM_IMAGE_GUID: Final = 1 << 11
+CAP_SWITCH_PKEY_TRAP: Final = 1 << 12
 CAP_EXTENDED_SPEEDS: Final = 1 << 14
 CAP_MASK2: Final = 1 << 15
 CAP_COMMUNICATION_MANAGEMENT: Final = 1 << 16
@@ -53,6 +55,13 @@ CAP_CAPABILITY_MASK_NOTICE: Final = 1 << 22
 CAP_CLIENT_REREGISTRATION: Final = 1 << 25
 CAP_OTHER_LOCAL_CHANGES_NOTICE: Final = 1 << 26
 CAP_MULTICAST_FDB_TOP: Final = 1 << 30
+
+# PortInfo.CapabilityMask2
+CAP2_LINK_WIDTH_2X: Final = 1 << 4
+CAP2_HDR: Final = 1 << 5
+CAP2_NDR: Final = 1 << 10
+CAP2_EXTENDED_SPEEDS_2: Final = 1 << 11
+CAP2_XDR: Final = 1 << 12
 
 WIDTH_1X: Final = 1
 WIDTH_4X: Final = 2
@@ -66,6 +75,8 @@ SPEED_EXT_FDR: Final = 1
 SPEED_EXT_EDR: Final = 2
 SPEED_EXT_HDR: Final = 4
 SPEED_EXT_NDR: Final = 8
+# LinkSpeedExt*2
+SPEED_EXT2_XDR: Final = 1
 
 # MTU codes: 1 is 256 bytes, 5 is 4096.
 MTU_2048: Final = 4
@@ -179,6 +190,9 @@ class PortInfo(Layout, size=64):
     local_phy_errors: int = bits(52, 23, 20)
     overrun_errors: int = bits(52, 19, 16)
     max_credit_hint: int = u16(54)
+    link_speed_ext_active2: int = bits(56, 30, 29)
+    link_speed_ext_supported2: int = bits(56, 28, 27)
+    link_speed_ext_enabled2: int = bits(56, 26, 24)
     link_round_trip_latency: int = bits(56, 23, 0)
     capability_mask2: int = u16(60)
     link_speed_ext_active: int = bits(60, 15, 12)

@@ -409,7 +409,9 @@ def test_gids_pkeys_and_state_of_the_port(driver: Driver) -> None:
     pkey = driver.run(Op.QUERY_HCA_VPORT_PKEY, cmd.QueryHcaVportPkeyIn(), out_size=20)[16:]
     assert int.from_bytes(pkey, "big") == 0xFFFF
     refused(driver, Status.IX_ERR, Op.QUERY_HCA_VPORT_GID, cmd.QueryHcaVportGidIn(gid_index=99), out_size=32)
-    refused(driver, Status.IX_ERR, Op.QUERY_HCA_VPORT_PKEY, cmd.QueryHcaVportPkeyIn(pkey_index=99), out_size=32)
+    refused(driver, Status.IX_ERR, Op.QUERY_HCA_VPORT_PKEY, cmd.QueryHcaVportPkeyIn(pkey_index=128), out_size=32)
+    table = driver.run(Op.QUERY_HCA_VPORT_PKEY, cmd.QueryHcaVportPkeyIn(pkey_index=0xFFFF), out_size=16 + 4 * 128)[16:]
+    assert table == bytes.fromhex("0000ffff") + bytes(4 * 127), "as many as the capability pkey_table_size says"
     state = driver.run(Op.QUERY_VPORT_STATE, cmd.QueryVportStateIn(), out_size=16)
     assert cmd.QueryVportStateOut.from_bytes(state).state == 0
 

@@ -9,6 +9,7 @@ from firmware.mads.port import PortEvent
 from firmware.mads.sma import Sma, owns
 from tests.packets import changed
 from vhca.fabric.fabric import Fabric
+from vhca.fabric.telling import tell
 from vhca.hw.hardware import BoardInfo
 from vhca.management.link_speed import LinkSpeed
 from vhca.management.subnet import LINK_CHANGE_NS
@@ -75,11 +76,16 @@ class Card:
             return
         if self.silent:
             return
-        reply, events = self.sma.handle(1, packet.payload, now_ns=self.now_ns())
+        reply, events = self.sma.handle(1, packet.payload, now_ns=self.now_ns(), source=packet.route.slid)
         self.events += events
         if reply is not None:
             self.port.send(packets.reply_packet(packet, reply, self.lid))
         self.steer()
+        self.tell()
+
+    def tell(self) -> None:
+        """Send the traps that wait."""
+        tell(self.sma, self.sma.port(1), self.now_ns, self.port.send, self.port.end)
 
     def steer(self) -> None:
         """Do with the cable what a manager has ordered."""

@@ -13,7 +13,9 @@ from vhca.management.link_speed import SPEEDS, WIDTHS, LinkSpeed, rate_of, slowe
 from vhca.wire.smp import PortInfo
 
 names = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"'), min_size=1, max_size=64)
-links = st.builds(LinkSpeed, st.sampled_from(list(WIDTHS)), st.sampled_from(list(SPEEDS)))
+# XDR on more than four lanes is faster than any rate that has a code.
+LINKS = [LinkSpeed(width, speed) for width in WIDTHS for speed in SPEEDS if speed != "XDR" or width <= 4]
+links = st.sampled_from(LINKS)
 
 
 @st.composite
@@ -259,14 +261,16 @@ def test_the_first_guids_that_agree_are_told_apart_and_those_that_are_given_must
 
 
 def test_speeds_and_rates() -> None:
-    for width in WIDTHS:
-        for speed in SPEEDS:
-            info = PortInfo()
-            LinkSpeed(width, speed).train(info)
-            assert rate_of(PortInfo.from_bytes(info.to_bytes())) == LinkSpeed(width, speed).rate
+    for link in LINKS:
+        info = PortInfo()
+        link.train(info)
+        assert rate_of(PortInfo.from_bytes(info.to_bytes())) == link.rate
+    assert [LinkSpeed(4, speed).rate for speed in ("QDR", "FDR10", "HDR", "NDR", "XDR")] == [7, 7, 17, 21, 23]
     assert LinkSpeed(4, "NDR").at_most(LinkSpeed(12, "EDR")) == LinkSpeed(4, "EDR")
     # 56 Gbit/s has a larger code than 100: codes are not in order.
     assert slower(LinkSpeed(4, "FDR").rate, LinkSpeed(4, "QDR").rate) == LinkSpeed(4, "QDR").rate
     assert slower(LinkSpeed(4, "EDR").rate, LinkSpeed(12, "FDR").rate) == LinkSpeed(4, "EDR").rate
     with pytest.raises(ValueError, match="width 5"):
         LinkSpeed(5)
+    with pytest.raises(ValueError, match="8xXDR: there is no rate of so much"):
+        LinkSpeed(8, "XDR")

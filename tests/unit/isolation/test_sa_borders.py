@@ -275,10 +275,10 @@ def test_many_joins_are_one_piece_of_work_for_the_manager() -> None:
     sets = 0
     handle = bench.fabric.switch.agent.handle
 
-    def counted(port: Any, mad: bytes) -> bytes | None:
+    def counted(port: Any, mad: bytes, source: int) -> bytes | None:
         nonlocal sets
         sets += mad[3] == m.METHOD_SET
-        return handle(port, mad)
+        return handle(port, mad, source)
 
     bench.fabric.switch.agent.handle = counted  # type: ignore[method-assign]
     watch = Watch(bench)

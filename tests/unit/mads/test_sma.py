@@ -63,7 +63,7 @@ def test_node_info_at_the_offsets_drivers_read() -> None:
     data = answer.data
     assert int.from_bytes(data[4:12], "big") == BOARD.system_image_guid
     assert int.from_bytes(data[12:20], "big") == BOARD.node_guid
-    assert int.from_bytes(data[28:30], "big") == 16
+    assert int.from_bytes(data[28:30], "big") == 128
     assert int.from_bytes(data[36:40], "big") & 0xFFFF == 0x02C9
     assert NodeInfo.from_bytes(data).num_ports == 2
 
@@ -99,7 +99,7 @@ def test_description_guids_and_keys() -> None:
         (w.NODE_INFO, 1),
         (w.NODE_DESCRIPTION, 1),
         (w.GUID_INFO, 1),
-        (w.P_KEY_TABLE, 1),
+        (w.P_KEY_TABLE, 4),
         (w.PORT_INFO, 3),
         (w.VL_ARBITRATION, 2 << 16),
     ],
@@ -379,20 +379,26 @@ def test_who_owns_what() -> None:
 
 def test_host_changes_give_traps_once_there_is_a_manager() -> None:
     card = agent()
-    assert card.set_capability_mask(1, 0x02010048) is None
+    port = card.port(1)
+    card.set_capability_mask(1, 0x02010048)
+    assert card.traps(port, 0) == []
     set_port(card, port_state=w.PORT_ARMED)
-    trap = card.set_capability_mask(1, 0x02000048)
-    assert trap is not None
+    card.set_capability_mask(1, 0x02000048)
+    (trap,) = card.traps(port, 0)
     smp_view = Smp.from_bytes(trap)
     notice = Notice.from_bytes(smp_view.data + bytes(16))
-    assert (smp_view.method, notice.trap_number, notice.issuer_lid) == (METHOD_TRAP, 144, 5)
-    assert notice.details[2:4].hex() == "0005"
+    assert (smp_view.method, notice.trap_number, notice.issuer_lid, notice.type) == (METHOD_TRAP, 144, 5, 4)
+    assert notice.details[2:6].hex() == "00050000"
     assert notice.details[6:10].hex() == "02000048"
-    packet = packets.trap_packet(card.port(1), trap)
+    packet = packets.trap_packet(port, trap)
     assert (packet.route.dlid, packet.route.slid) == (1, 5)
-    assert list(card.set_node_description(b"renamed")) == [1]
-    assert card.set_node_description(b"renamed") == {}
-    assert card.set_capability_mask(1, 0x02000048) is None
+    card.set_node_description(b"renamed")
+    card.set_node_description(b"renamed")
+    (renamed,) = card.traps(port, 0)
+    assert Smp.from_bytes(renamed).data[10 + 5] == 1, "LocalChanges"
+    assert Smp.from_bytes(renamed).data[10 + 10 : 10 + 12].hex() == "0001"
+    card.set_capability_mask(1, 0x02000048)
+    assert card.traps(port, 0) == []
     assert ask(card, METHOD_GET, w.NODE_DESCRIPTION)[0].data == b"renamed".ljust(64, b"\0")
 
 

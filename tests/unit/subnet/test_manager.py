@@ -1,6 +1,7 @@
+from typing import Any
+
 import pytest
 
-from firmware.mads import packets
 from firmware.mads.port import EVENT_ACTIVE, EVENT_CLIENT_REREGISTER, EVENT_DOWN, EVENT_INITIALIZED, EVENT_LID
 from tests.unit.fabric.bench import Bench
 from tests.unit.mads.smps import smp as smp_request
@@ -47,12 +48,12 @@ def test_clients_hear_that_they_must_register_with_the_lid_before_the_port_is_ar
     seen: list[tuple[int, int]] = []
     handle = card.sma.handle
 
-    def watch(port: int, mad: bytes, now_ns: int) -> object:
+    def watch(port: int, mad: bytes, **more: Any) -> object:
         request = Smp.from_bytes(mad)
         if (request.method, request.attr_id) == (madwire.METHOD_SET, smp.PORT_INFO):
             wanted = smp.PortInfo.from_bytes(request.data)
             seen.append((wanted.port_state, wanted.client_reregister))
-        return handle(port, mad, now_ns=now_ns)
+        return handle(port, mad, **more)
 
     card.sma.handle = watch  # type: ignore[method-assign, assignment]
     bench.run()
@@ -72,10 +73,10 @@ def test_a_lost_order_to_register_is_given_with_the_activation() -> None:
     card = bench.cards[0]
     handle = card.sma.handle
 
-    def deaf(port: int, mad: bytes, now_ns: int) -> object:
+    def deaf(port: int, mad: bytes, **more: Any) -> object:
         request = Smp.from_bytes(mad)
         lost = request.method == madwire.METHOD_SET and smp.PortInfo.from_bytes(request.data).port_state == smp.PORT_NOP
-        return (None, []) if lost else handle(port, mad, now_ns=now_ns)
+        return (None, []) if lost else handle(port, mad, **more)
 
     card.sma.handle = deaf  # type: ignore[method-assign, assignment]
     bench.pass_time(2)
@@ -168,10 +169,11 @@ def test_capability_change_trap_is_thanked_for_and_swept() -> None:
     bench.run()
     card = bench.cards[0]
     sweeps = bench.fabric.counters()["sm.heavy_sweeps"]
-    trap = card.sma.set_capability_mask(1, card.sma.port(1).info.capability_mask | smp.CAP_COMMUNICATION_MANAGEMENT)
-    assert trap is not None
-    card.port.send(packets.trap_packet(card.sma.port(1), trap))
+    mask = card.sma.port(1).info.capability_mask | smp.CAP_COMMUNICATION_MANAGEMENT
+    card.sma.set_capability_mask(1, mask, bench.clock.now_ns())
+    card.tell()
     bench.run()
+    assert not card.sma.port(1).notices, "the manager's answer ends it"
     counters = bench.fabric.counters()
     assert counters["sm.traps"] >= 1
     assert counters["sm.heavy_sweeps"] == sweeps + 1

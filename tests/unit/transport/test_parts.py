@@ -8,11 +8,12 @@ from firmware.model.lists import FEW_ENTRIES
 from firmware.model.psn import distance, extend
 from firmware.model.qp import ST_RC, ST_UD, ReadJob, Resource, Responder
 from firmware.model.segment import packet_count, well_formed
-from firmware.transport.port import gid_at, is_own_lid, pkey_at, pkeys_match
+from firmware.transport.port import gid_at, is_own_lid, pkey_at
 from firmware.transport.replies import SPARE_REPLIES, _still_sends, too_many
 from firmware.transport.retry import RNR_DELAY_NS
 from firmware.transport.wqe import WqeError, parse
 from tests.support.ports import port_with
+from vhca.management.partitions import pkeys_match
 from vhca.wire.connectx.wqe import CtrlSegment, DataSegment, RaddrSegment, WqeOpcode
 from vhca.wire.packet import ACKNOWLEDGE, READ_REQUEST, Packet, Route
 

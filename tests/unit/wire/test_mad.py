@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vhca.layout import Layout
-from vhca.wire import mad, perf, sa, smp
+from vhca.wire import mad, notices, perf, sa, smp
 
 ALL: list[type[Layout]] = [
     mad.MadHeader,
@@ -21,6 +21,12 @@ ALL: list[type[Layout]] = [
     smp.PortInfo,
     smp.SmInfo,
     smp.MlnxExtPortInfo,
+    notices.LinkStateDetails,
+    notices.PortErrorDetails,
+    notices.LocalChangeDetails,
+    notices.MKeyDetails,
+    notices.KeyDetails,
+    notices.SwitchKeyDetails,
     perf.PortCounters,
     perf.PortCountersExtended,
     *sa.COMPONENTS,

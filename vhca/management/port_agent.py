@@ -1,0 +1,295 @@
+"""The subnet management agent of a node's ports: what is the same for cards, switches and simulated hosts.
+
+One set of rules for the attributes that every port has; a node says what is its own by the methods that raise
+NotImplementedError here, and adds rows of its own. Guarantees that a Set is done as a whole or not at all.
+"""
+
+from typing import Final, TypeVar
+
+from vhca.management import partitions
+from vhca.management.agent import SubnetAgent, pack_sl_to_vl, unpack_sl_to_vl
+from vhca.management.port_state import PortState
+from vhca.management.subnet import ext_port_info, ext_port_wanted, is_answered, port_of
+from vhca.wire import mad as madwire
+from vhca.wire import smp as smpwire
+from vhca.wire.mad import STATUS_INVALID_FIELD, STATUS_OK, Smp
+from vhca.wire.notices import DIRECTED, PATH_TRUNCATED, KeyDetails, MKeyDetails
+from vhca.wire.packet import PERMISSIVE_LID, Packet
+from vhca.wire.smp import NodeInfo, PortInfo
+
+P = TypeVar("P", bound=PortState)
+
+# Blocks of VLArbitration by the high half of the modifier (14.2.5.9): tables of up to 32 entries have one each.
+_LOW: Final = 1
+_HIGH: Final = 3
+# Hops of a return path that trap 256 has room for.
+_PATH_ROOM: Final = 30
+
+
+class PortAgent(SubnetAgent[P]):
+    """Agent of one node, or of many alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.getters = {
+            smpwire.NODE_DESCRIPTION: self._get_node_description,
+            smpwire.NODE_INFO: self._get_node_info,
+            smpwire.GUID_INFO: self._get_guid_info,
+            smpwire.PORT_INFO: self._get_port_info,
+            smpwire.P_KEY_TABLE: self._get_pkey_table,
+            smpwire.SL_TO_VL: self._get_sl_to_vl,
+            smpwire.VL_ARBITRATION: self._get_vl_arbitration,
+            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info,
+            madwire.ATTR_NOTICE: self._get_notice,
+        }
+        self.setters = {
+            smpwire.PORT_INFO: self.set_port_info,
+            smpwire.P_KEY_TABLE: self._set_pkey_table,
+            smpwire.SL_TO_VL: self._set_sl_to_vl,
+            smpwire.VL_ARBITRATION: self._set_vl_arbitration,
+            smpwire.MLNX_EXT_PORT_INFO: self._set_ext_port_info,
+            madwire.ATTR_NOTICE: self._set_notice,
+        }
+
+    # What a node says of itself
+
+    def describe(self, port: P) -> bytes:
+        """NodeDescription, 64 bytes."""
+        raise NotImplementedError
+
+    def identify(self, port: P) -> NodeInfo:
+        """NodeInfo as seen at the port of arrival."""
+        raise NotImplementedError
+
+    def selected(self, port: P, number: int) -> P | None:
+        """The port that a modifier with `number` names in a request that arrived at `port`."""
+        raise NotImplementedError
+
+    def speaker(self, port: P) -> P:
+        """The port whose notices and whose LID are meant where a request arrived at `port`: port 0 of a switch."""
+        return port
+
+    def set_port_info(self, port: P, request: Smp) -> int:
+        """Set(PortInfo)."""
+        raise NotImplementedError
+
+    def pkey_port(self, port: P, modifier: int) -> P | None:
+        """The port that the high half of P_KeyTable's modifier names: of end nodes, the port of arrival."""
+        return port
+
+    def lanes(self, port: P, modifier: int) -> bytes | None:
+        """SL to VL, 16 lanes, by SLtoVLMappingTable's modifier."""
+        return port.lanes
+
+    def set_lanes(self, port: P, modifier: int, lanes: bytes) -> bool:
+        """Take over SL to VL; False if the modifier names no table."""
+        port.lanes = lanes
+        return True
+
+    def weights_port(self, port: P, modifier: int) -> P | None:
+        """The port that the low half of VLArbitration's modifier names: of end nodes, the port of arrival."""
+        return port
+
+    def ext_ports(self, port: P, number: int) -> list[P]:
+        """The ports that MlnxExtPortInfo's modifier names."""
+        target = self.selected(port, number)
+        return [] if target is None else [target]
+
+    def pkeys_changed(self, port: P) -> None:
+        """The P_Key table of a port is another one."""
+
+    def guids_changed(self, port: P) -> None:
+        """The GUID table of a port is another one."""
+
+    # Requests
+
+    def admit(self, port: P, request: Smp, now_ns: int, source: int) -> bool:
+        """Compare the M_Key of a request from LID `source`; one that is not to be served has its trap (14.2.4.1).
+
+        What repeats a trap ends with a TrapRepress that is admitted.
+        """
+        answered = is_answered(request.method)
+        if not answered and request.method != madwire.METHOD_TRAP_REPRESS:
+            return True
+        if not port.guard.allows(request, now_ns):
+            self._bad_mkey(port, request, now_ns, source)
+            return False
+        if not answered:
+            self.speaker(port).notices.repress(request.tid)
+        return True
+
+    def _bad_mkey(self, port: P, request: Smp, now_ns: int, source: int) -> None:
+        speaker = self.speaker(port)
+        details = MKeyDetails(
+            lid=source,
+            method=request.method,
+            attr_id=request.attr_id,
+            attr_mod=request.attr_mod,
+            mkey=request.mkey,
+        )
+        if request.mgmt_class == madwire.CLASS_SUBN_DR:
+            hops = min(request.hop_count, _PATH_ROOM)
+            details.dr_slid = request.dr_slid
+            details.hops = DIRECTED | hops | (PATH_TRUNCATED if request.hop_count > hops else 0)
+            details.return_path = request.return_path[1 : 1 + hops].ljust(_PATH_ROOM, b"\0")
+        speaker.notices.post(madwire.TRAP_BAD_MKEY, self.producer, details, now_ns)
+
+    producer: int = madwire.PRODUCER_CA
+    """ProducerType of its notices."""
+
+    def traps(self, port: P, now_ns: int) -> list[bytes]:
+        """The SMPs with traps that a port sends to its manager now; none without one (13.4.9)."""
+        if not len(port.notices):
+            return []
+        info = port.info
+        if not may_tell(port):
+            port.notices.clear()
+            return []
+        return port.notices.due(now_ns, info.lid, info.subnet_timeout)
+
+    # Attributes
+
+    def _get_node_description(self, port: P, request: Smp) -> int:
+        request.data = self.describe(port)
+        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
+
+    def _get_node_info(self, port: P, request: Smp) -> int:
+        request.data = self.identify(port).to_bytes().ljust(64, b"\0")
+        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
+
+    def _get_guid_info(self, port: P, request: Smp) -> int:
+        if request.attr_mod:
+            return STATUS_INVALID_FIELD
+        request.data = smpwire.pack_guids(self.speaker(port).guids).ljust(64, b"\0")
+        return STATUS_OK
+
+    def set_guid_info(self, port: P, request: Smp) -> int:
+        """Set(GUIDInfo), a row of end nodes: alias GUIDs; entry 0 is burnt in (14.2.5.5)."""
+        if request.attr_mod:
+            return STATUS_INVALID_FIELD
+        guids = (port.guids[0], *smpwire.unpack_guids(request.data)[1 : port.info.guid_cap])
+        if guids != port.guids:
+            port.guids = guids
+            self.guids_changed(port)
+        return STATUS_OK
+
+    def _get_port_info(self, port: P, request: Smp) -> int:
+        target = self.selected(port, port_of(request.attr_mod))
+        if target is None:
+            return STATUS_INVALID_FIELD
+        info = PortInfo.from_bytes(target.info.to_bytes())
+        # The port that this SMP came in on, not the one asked about (14.2.5.6): scanners tell the way back by it.
+        info.local_port_num = port.number
+        if info.mkey:
+            info.mkey = target.guard.shown_to(request.mkey)
+        if request.method == madwire.METHOD_SET:
+            # The reply is what Get gives now, with this bit echoed.
+            info.client_reregister = PortInfo.from_bytes(request.data).client_reregister
+        request.data = info.to_bytes()
+        return STATUS_OK
+
+    def _get_pkey_table(self, port: P, request: Smp) -> int:
+        target = self.pkey_port(port, request.attr_mod >> 16)
+        block = None if target is None else partitions.block_of(target.pkeys, request.attr_mod & 0xFFFF)
+        if block is None:
+            return STATUS_INVALID_FIELD
+        request.data = block
+        return STATUS_OK
+
+    def _set_pkey_table(self, port: P, request: Smp) -> int:
+        target = self.pkey_port(port, request.attr_mod >> 16)
+        if target is None:
+            return STATUS_INVALID_FIELD
+        table = partitions.with_block(target.pkeys, request.attr_mod & 0xFFFF, request.data)
+        if table is None:
+            return STATUS_INVALID_FIELD
+        if table != target.pkeys:
+            target.pkeys = table
+            self.pkeys_changed(target)
+        return STATUS_OK
+
+    def _get_sl_to_vl(self, port: P, request: Smp) -> int:
+        lanes = self.lanes(port, request.attr_mod)
+        if lanes is None:
+            return STATUS_INVALID_FIELD
+        request.data = pack_sl_to_vl(lanes)
+        return STATUS_OK
+
+    def _set_sl_to_vl(self, port: P, request: Smp) -> int:
+        done = self.set_lanes(port, request.attr_mod, bytes(unpack_sl_to_vl(request.data)))
+        return STATUS_OK if done else STATUS_INVALID_FIELD
+
+    def _get_vl_arbitration(self, port: P, request: Smp) -> int:
+        target, block = self.weights_port(port, request.attr_mod & 0xFFFF), request.attr_mod >> 16
+        if target is None or block not in (_LOW, _HIGH):
+            return STATUS_INVALID_FIELD
+        request.data = target.weights[block == _HIGH].ljust(64, b"\0")
+        return STATUS_OK
+
+    def _set_vl_arbitration(self, port: P, request: Smp) -> int:
+        target, block = self.weights_port(port, request.attr_mod & 0xFFFF), request.attr_mod >> 16
+        if target is None or block not in (_LOW, _HIGH):
+            return STATUS_INVALID_FIELD
+        low, high = target.weights
+        info = target.info
+        if block == _LOW:
+            low = request.data[: 2 * info.vl_arbitration_low_cap]
+        else:
+            high = request.data[: 2 * info.vl_arbitration_high_cap]
+        target.weights = (low, high)
+        return STATUS_OK
+
+    def _get_ext_port_info(self, port: P, request: Smp) -> int:
+        targets = self.ext_ports(port, request.attr_mod)
+        # What was set for several is shown for the first; they cannot be read together.
+        if not targets or (len(targets) > 1 and request.method == madwire.METHOD_GET):
+            return STATUS_INVALID_FIELD
+        request.data = ext_port_info(targets[0].ext_speed_enabled, targets[0].ext_speed_active)
+        return STATUS_OK
+
+    def _set_ext_port_info(self, port: P, request: Smp) -> int:
+        targets = self.ext_ports(port, request.attr_mod)
+        wanted = [ext_port_wanted(target.ext_speed_enabled, request.data) for target in targets]
+        if not targets or None in wanted:
+            return STATUS_INVALID_FIELD
+        for target, enabled in zip(targets, wanted, strict=True):
+            target.ext_speed_enabled = enabled or 0
+        return STATUS_OK
+
+    def _get_notice(self, port: P, request: Smp) -> int:
+        speaker = self.speaker(port)
+        request.data = speaker.notices.first(speaker.info.lid)
+        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
+
+    def _set_notice(self, port: P, request: Smp) -> int:
+        speaker = self.speaker(port)
+        if request.attr_mod or not speaker.notices.take(request.data, speaker.info.lid):
+            return STATUS_INVALID_FIELD
+        return STATUS_OK
+
+
+def key_details(key: int, packet: Packet) -> KeyDetails:
+    """What traps 257 and 258 tell of a packet that came with a wrong `key`."""
+    route = packet.route
+    details = KeyDetails(
+        lid1=route.slid,
+        lid2=route.dlid,
+        key=key,
+        sl=route.sl,
+        qp1=packet.src_qp,
+        qp2=packet.dest_qp,
+    )
+    if route.grh is not None:
+        details.gid1, details.gid2 = route.grh.sgid, route.grh.dgid
+    return details
+
+
+def may_tell(port: PortState) -> bool:
+    """Tell whether a port has a manager that hears of what happens here."""
+    info = port.info
+    return (
+        info.port_state >= smpwire.PORT_ARMED
+        and 0 < info.lid < PERMISSIVE_LID
+        and 0 < info.sm_lid < PERMISSIVE_LID
+        and bool(info.capability_mask & smpwire.CAP_TRAP)
+    )
