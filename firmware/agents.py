@@ -19,7 +19,7 @@ from vhca.counting import shown
 from vhca.hw.effects import LinkControl
 from vhca.management.partitions import pkeys_match
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
-from vhca.management.port_agent import key_details, may_tell
+from vhca.management.port_agent import damaged_arrived, key_details, may_tell
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES
 from vhca.wire.connectx.eqe import EventType, PortChangeData
@@ -140,6 +140,12 @@ class Agents:
             self._refresh()
             self._announce(events)
 
+    def link_counted(self, number: int, what: str, count: int) -> None:
+        """The cable at a port noticed something that is counted by this name."""
+        counters = self.port_counters.get(number)
+        if counters is not None:
+            setattr(counters, what, getattr(counters, what) + count)
+
     def set_admin_state(self, number: int, up: bool) -> None:
         """The host wants the link up or down."""
         port = self.ports[number]
@@ -237,8 +243,9 @@ class Agents:
             return
         if packet.good:
             counters.received(packet, data_words(packet))
-        else:
-            counters.rcv_errors += packet.count
+            return
+        if damaged_arrived(self.ports[number].managed, counters, packet, counters.rcv_pkts, self._hca.now_ns):
+            self._tell(number)
 
     def _refresh(self) -> None:
         for number, port in self.ports.items():

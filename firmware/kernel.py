@@ -20,6 +20,7 @@ from vhca.hw.events import (
     Event,
     InterfaceChange,
     LinkChange,
+    LinkCounted,
     PacketIn,
     Reset,
     SqDoorbell,
@@ -80,6 +81,8 @@ class Kernel:
             self._command(event)
         elif type(event) is LinkChange:
             self.agents.link_change(event.port, event.up)
+        elif type(event) is LinkCounted:
+            self.agents.link_counted(event.port, event.what, event.count)
         elif type(event) is InterfaceChange:
             hca.note("interface", state=event.state)
         elif type(event) is Reset:

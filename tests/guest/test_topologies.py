@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.guest.cards import assert_no_complaint, moved, wait_for
-from vhca.fabric import netdiscover, shapes
+from vhca.fabric import LineConfig, netdiscover, shapes
 from vhca.lab import CardConfig, Guest, Lab, RackConfig
-from vhca.lab.perftest import perftest, pingpong, run_exchange, wait_port_active
+from vhca.lab.perftest import (
+    DEVICE,
+    Exchange,
+    bandwidth_figure,
+    perftest,
+    perftest_values,
+    pingpong,
+    run_exchange,
+    wait_port_active,
+)
 
 TREE = shapes.fat_tree(16, radix=4, levels=3)
 FAR = [[CardConfig(host="h0")], [CardConfig(host="h15")]]
@@ -78,3 +88,37 @@ def test_a_cable_on_their_way_is_pulled_and_they_go_around(lab: Lab, guest_pair:
     finally:
         lab.fabric.link_up(way[2])
     wait_for(lambda: lab.fabric.route("h0", "h15") == way)
+
+
+def test_a_trunk_falls_under_load_and_the_connection_goes_on(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    """Its packets are lost until the manager has led around the cable; retries of the queue pair bring them there."""
+    server, client = guest_pair
+    way = lab.fabric.route("h0", "h15")
+    load = Exchange("ib_write_bw", ("-d", DEVICE, "-F", "-s", "65536", "-D", "4", "-u", "16"), bandwidth_figure)
+    with ThreadPoolExecutor(1) as pool, moved(lab.hcas[1]) as at_client:
+        before = lab.hcas[1].counters()["tx_bytes"]
+        running = pool.submit(run_exchange, server, client, load, next(_ports))
+        wait_for(lambda: lab.hcas[1].counters()["tx_bytes"] > before + (1 << 20))
+        lab.fabric.link_down(way[2])
+        try:
+            wait_for(lambda: lab.fabric.route("h0", "h15") != way)
+            ends = running.result(60)
+            counted = {cable.a: cable.errors for cable in lab.fabric.chart().cables}
+        finally:
+            lab.fabric.link_up(way[2])
+    assert [end.returncode for end in ends] == [0, 0], ends
+    assert at_client["retransmits"] > 0
+    assert counted[way[2]] > 0
+    wait_for(lambda: lab.fabric.route("h0", "h15") == way)
+
+
+def test_a_cable_of_a_rate_makes_them_as_slow(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    server, client = guest_pair
+    lab.fabric.set_line("g1/1", LineConfig(rate_bps=500_000_000, latency_ns=20_000))
+    try:
+        ends = run_exchange(server, client, perftest("ib_write_bw", 65536, 500), next(_ports))
+    finally:
+        lab.fabric.set_line("g1/1", LineConfig())
+    assert [end.returncode for end in ends] == [0, 0], ends
+    mbytes_s = float(perftest_values(ends[1].stdout, "BW average")[3]) * (1 << 20) / 1e6
+    assert 0.85 * 62.5 < mbytes_s <= 62.5, "what is not there are headers and acknowledgements"

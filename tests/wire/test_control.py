@@ -66,7 +66,7 @@ def flood(path: Path, lines: bytes, stop: threading.Event) -> None:
     "lines",
     [
         pytest.param(b'{"order": "counters"}\n', id="orders without reading"),
-        pytest.param(b'{"order": "link_down", "card": "h1"}\n{"order": "link_up", "card": "h1"}\n', id="cables"),
+        pytest.param(b'{"order": "link_down", "cable": "h1"}\n{"order": "link_up", "cable": "h1"}\n', id="cables"),
         pytest.param(some_bytes(64 << 10), id="garbage"),
         pytest.param(b"[" * (MAX_LINE_BYTES - 1) + b"\n", id="deep"),
         pytest.param(b"\n" * 4096, id="empty lines"),
@@ -113,8 +113,28 @@ def test_the_loop_has_most_of_the_time_while_orders_come_without_end(rack: Rack)
 
 def test_any_bytes_are_an_answer_or_a_hang_up(rack: Rack, machine: Client) -> None:
     chance = random.Random(7)
-    orders = ["show", "counters", "link_down", "link_up", "fault_add", "fault_list", "fault_clear", "capture_stop", "x"]
-    fields = ["card", "action", "nth", "skip", "limit", "opcode", "psn", "direction", "probability", "delay_ms", "file"]
+    orders = ["show", "counters", "link_down", "link_up", "link_flap", "link_disable", "link_enable", "link_set"]
+    orders += ["fault_add", "fault_list", "fault_clear", "capture_stop", "x"]
+    fields = [
+        "card",
+        "cable",
+        "rate",
+        "latency",
+        "bit_error_rate",
+        "times",
+        "down",
+        "up",
+        "action",
+        "nth",
+        "skip",
+        "limit",
+        "opcode",
+        "psn",
+        "direction",
+        "probability",
+        "delay_ms",
+        "file",
+    ]
     values = [
         "h0",
         "h1",
@@ -201,12 +221,12 @@ def test_a_cable_that_an_order_pulls_is_down_for_the_driver(owner: Owner, driver
     (_, port) = owner.order("show")["ports"]
     assert (port["state"], port["lid"], port["up"]) == ("Active", lid, True)
     downs = owner.order("counters", card="h1")["h1.link_downed"]
-    owner.order("link_down", card="h1")
+    owner.order("link_down", cable="h1")
     time.sleep(0.1)
     assert drivers[1].port_state() == smp.PORT_DOWN
     assert drivers[0].port_state() == smp.PORT_ACTIVE
     assert owner.order("counters", card="h1")["h1.link_downed"] == downs + 1
-    owner.order("link_up", card="h1")
+    owner.order("link_up", cable="h1")
     assert drivers[1].lid() == lid  # waits until it is Active again
 
 
@@ -216,7 +236,7 @@ def test_the_third_write_is_lost_counted_and_repeated(owner: Owner, drivers: lis
     source, target = a.alloc(4096), b.alloc(4096)
     for index in range(5):
         a.memory.write(source + index * 64, bytes([index + 1]) * 64)
-    owner.order("fault_add", card="h0", action="drop", opcode="RDMA_WRITE", nth=3, direction="from_card")
+    owner.order("fault_add", cable="h0", action="drop", opcode="RDMA_WRITE", nth=3, direction="from_card")
     for index in range(5):
         segments = left.write(source + index * 64, 64, target + index * 64, b.key)
         left.post(WqeOpcode.RDMA_WRITE, segments, ring=index == 4)
@@ -226,6 +246,6 @@ def test_the_third_write_is_lost_counted_and_repeated(owner: Owner, drivers: lis
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert b.memory.read(target, 5 * 64) == b"".join(bytes([index + 1]) * 64 for index in range(5))
-    (rule,) = owner.order("fault_list", card="h0")
+    (rule,) = owner.order("fault_list", cable="h0")
     assert (rule["seen"], rule["hits"]) == (3, 1)
     assert owner.order("counters", card="h0")["h0.dropped.cable_fault"] == 1

@@ -33,7 +33,7 @@ from vhca.hw.effects import (
     RaiseIrq,
     Transmit,
 )
-from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, PacketIn, Reset, SqDoorbell
+from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, LinkCounted, PacketIn, Reset, SqDoorbell
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Through, TraceSink
 from vhca.hw.memory import DmaError, Memory
 from vhca.sim.clock import Clock
@@ -269,6 +269,10 @@ class Board:
             self._link_changes.append(LinkChange(port, up))
         else:
             self._handle(LinkChange(port, up))
+
+    def link_count(self, port: int, what: str, count: int) -> None:
+        """The cable noticed something that the port counts, by the counter's name in PortCounters."""
+        self._defer(lambda: self._handle(LinkCounted(port, what, count)))
 
     def reset(self, reason: str) -> None:
         """Power cycle, function level reset, reset by the driver or loss of the host."""

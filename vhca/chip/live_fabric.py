@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from vhca.fabric.cables import CableStatus
 from vhca.fabric.capture import NO_LIMITS, Capture, CaptureLimits
 from vhca.fabric.capture_filter import EVERYTHING, CaptureFilter
 from vhca.fabric.capture_writer import File, Ring, Stream
@@ -14,6 +15,7 @@ from vhca.fabric.captures import CaptureChoice
 from vhca.fabric.chart import Chart, of_fabric, route
 from vhca.fabric.fabric import Fabric, PortStatus
 from vhca.fabric.faults import Direction, Fault
+from vhca.fabric.line import LineConfig
 from vhca.sim.loop import Loop
 
 log = logging.getLogger(__name__)
@@ -22,10 +24,13 @@ log = logging.getLogger(__name__)
 class LiveFabric:
     """The running fabric for other threads: every method is carried out in the rack's loop.
 
-    Ports are named like the cards that they connect. What guests can do to each other here: no guest changes, reads or
-    speaks for another's port or the switch (M_Keys, SLIDs, rights at the SA; not with `mkey=0`), takes more than its
-    share, or leaves anything in a card for the next machine. But all are in one partition, anybody may send to
-    anybody's queue pairs, the directory and the counters are open to all, and bandwidth is not shared out.
+    Ports are named like the cards that they connect. Cables are named by a card (h0), in a lab by a guest's card
+    (g0/1), by one of their ends (leaf1/3, switch/2), or by a host that has one port; KeyError for any other name.
+
+    What guests can do to each other here: no guest changes, reads or speaks for another's port or the switch (M_Keys,
+    SLIDs, rights at the SA; not with `mkey=0`), takes more than its share, or leaves anything in a card for the next
+    machine. But all are in one partition, anybody may send to anybody's queue pairs, the directory and the counters are
+    open to all, and bandwidth is not shared out.
     docs/security.md has the whole list, with the tests that show it.
     """
 
@@ -46,12 +51,44 @@ class LiveFabric:
         return self._loop.call(lambda: self._fabric.lid(name))
 
     def link_down(self, name: str) -> None:
-        """Pull the cable of a port."""
+        """Pull a cable."""
         self._loop.call(lambda: self._fabric.link_down(name))
 
     def link_up(self, name: str) -> None:
-        """Plug the cable of a port in again."""
+        """Plug a cable in again."""
         self._loop.call(lambda: self._fabric.link_up(name))
+
+    def flap(self, name: str, times: int = 1, down_s: float = 1.0, up_s: float = 1.0) -> None:
+        """Pull a cable and plug it in again, `times` times, for so long each, from now on; this does not wait.
+
+        Any other order to the cable's plugs ends it. ValueError for times that are not 1 to 10,000.
+        """
+        down_ns, up_ns = round(down_s * 1e9), round(up_s * 1e9)
+        self._loop.call(lambda: self._fabric.cables.flap(name, times, down_ns, up_ns))
+
+    def disable(self, name: str) -> None:
+        """Disable the switch's port that is named, or at which the named cable ends: no manager enables it."""
+        self._loop.call(lambda: self._fabric.cables.set_disabled(name, True))
+
+    def enable(self, name: str) -> None:
+        """Let a port that was disabled train again."""
+        self._loop.call(lambda: self._fabric.cables.set_disabled(name, False))
+
+    def set_line(self, name: str, config: LineConfig) -> None:
+        """What a cable takes of time, and how many bits arrive wrong; `LineConfig()` is the usual: nothing."""
+        self._loop.call(lambda: self._fabric.set_line(name, config))
+
+    def line(self, name: str) -> LineConfig:
+        """What a cable takes of time, and how many bits arrive wrong."""
+        return self._loop.call(lambda: self._fabric.cables.line(name))
+
+    def knows(self, name: str) -> bool:
+        """Tell whether there is a cable of this name."""
+        return self._loop.call(lambda: self._fabric.knows(name))
+
+    def cables(self) -> list[CableStatus]:
+        """The cables that are pulled or disabled, have rules, or take time."""
+        return self._loop.call(self._fabric.cable_status)
 
     def names(self) -> list[str]:
         """The cards, by the names of their ports."""
@@ -73,20 +110,25 @@ class LiveFabric:
         return self._loop.call(lambda: route(self._fabric, source, target))
 
     def add_fault(self, name: str, fault: Fault, direction: Direction = "both") -> Fault:
-        """Let something go wrong on a port's cable, and return the rule, which counts its hits.
+        """Let something go wrong on a cable, and return the rule, which counts its hits.
 
-        `direction`: "from_card" what the card sends, "to_card" what it is sent, "both" (counted together) either.
+        `direction`: "from" or "to": what is sent from, or to, the end that is named; "from_card" or "to_card": the same
+        as seen from the card; "both" (counted together) either.
         """
         self._loop.call(lambda: self._fabric.add_fault(name, fault, direction))
         return fault
 
     def faults(self, name: str) -> list[tuple[Direction, Fault]]:
-        """The rules of a port's cable and which way they look, in order."""
+        """The rules of a cable and which way they look (from its card, else its first end), in order."""
         return self._loop.call(lambda: self._fabric.faults(name))
 
     def clear_faults(self, name: str) -> None:
-        """Repair a port's cable."""
+        """Take away the rules of a cable."""
         self._loop.call(lambda: self._fabric.clear_faults(name))
+
+    def faulty(self) -> list[str]:
+        """The cables that have rules."""
+        return self._loop.call(self._fabric.cables.faulty)
 
     def capture(
         self,

@@ -1,6 +1,6 @@
 """The orders that a running rack takes at its control socket: reading, checking, carrying out, answering.
 
-A request is one JSON object on one line, `{"order": "link_down", "card": "h1"}`; the answer is `{"result": ...}` or
+A request is one JSON object on one line, `{"order": "link_down", "cable": "h1"}`; the answer is `{"result": ...}` or
 `{"error": "a sentence"}`. docs/fabric.md lists the orders. The rack's loop carries them out, each in a short turn.
 """
 
@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from vhca.chip.live_fabric import LiveCapture, LiveFabric
+from vhca.fabric import quantities
+from vhca.fabric.cables import MOST_FLAPS
 from vhca.fabric.faults import ACTIONS, DIRECTIONS, Fault
+from vhca.fabric.line import MAX_LATENCY_NS, LineConfig
 from vhca.fabric.topology import MAX_NODES, TopologyError
 from vhca.sim.loop import LoopEnded
 
@@ -25,6 +28,7 @@ log = logging.getLogger(__name__)
 MAX_RULES: Final = 32
 """On one cable: each is looked at for every packet."""
 MAX_DELAY_MS: Final = 10_000.0
+MAX_FLAP_NS: Final = 3600 * 10**9
 """A packet that is delayed keeps its memory."""
 CHART_PAGE: Final = 256
 """Nodes and cables that one order tells of: so it takes a millisecond."""
@@ -104,6 +108,14 @@ class _Fields:
                 return choice
         raise _Refused(f"{name} must be one of {', '.join(choices)}, not {_quoted(value)}")
 
+    def time(self, name: str, most_ns: int) -> int | None:
+        """A field that is a time, in ns: a text such as "2us", or a number of seconds."""
+        value = self.take(name, (int, float, str), 'a time such as "2us"')
+        try:
+            return None if value is None else quantities.time(value, most_ns)
+        except ValueError as error:
+            raise _Refused(f"{name}: {error}") from error
+
     def end(self) -> None:
         """Refuse what nobody took."""
         if self._fields:
@@ -125,6 +137,10 @@ class Orders:
             "counters": self._counters,
             "link_down": self._link_down,
             "link_up": self._link_up,
+            "link_flap": self._link_flap,
+            "link_disable": self._link_disable,
+            "link_enable": self._link_enable,
+            "link_set": self._link_set,
             "fault_add": self._fault_add,
             "fault_list": self._fault_list,
             "fault_clear": self._fault_clear,
@@ -157,17 +173,24 @@ class Orders:
             raise _Refused(f"there is no order {_quoted(order)}; there are {', '.join(self._orders)}")
         return carry_out(_Fields(request))
 
-    def _card(self, fields: _Fields) -> str:
-        """The card that the order is for."""
-        name = fields.text("card")
+    def _cable(self, fields: _Fields) -> str:
+        """The cable that the order is for."""
+        name = fields.text("cable")
         if name is None:
-            raise _Refused("the order needs the field card, such as h0")
-        return self._known(name)
+            raise _Refused("the order needs the field cable, such as h0 or leaf1/3")
+        return self._known_cable(name)
 
-    def _cards(self, fields: _Fields) -> list[str]:
-        """The card that the order is for, or all."""
-        name = fields.text("card")
-        return self._fabric.names() if name is None else [self._known(name)]
+    def _known_cable(self, name: str) -> str:
+        if not self._fabric.knows(name):
+            if "/" not in name:
+                self._known(name)
+            raise _Refused(f"there is no cable at {_quoted(name)}; name a card, or an end such as leaf1/3 or switch/1")
+        return name
+
+    def _cables(self, fields: _Fields) -> list[str]:
+        """The cable that the order is for, or all that have rules."""
+        name = fields.text("cable")
+        return self._fabric.faulty() if name is None else [self._known_cable(name)]
 
     def _known(self, name: str) -> str:
         names = self._fabric.names()
@@ -185,6 +208,7 @@ class Orders:
             "pid": os.getpid(),
             "directory": str(self._directory),
             "ports": [asdict(status) for status in self._fabric.status()],
+            "cables": [asdict(status) for status in self._fabric.cables()[:CHART_PAGE]],
             "capture": capture,
         }
 
@@ -214,26 +238,50 @@ class Orders:
     # ---- cables ----
 
     def _link_down(self, fields: _Fields) -> None:
-        self._cable(fields, self._fabric.link_down)
+        self._change(fields, self._fabric.link_down)
 
     def _link_up(self, fields: _Fields) -> None:
-        self._cable(fields, self._fabric.link_up)
+        self._change(fields, self._fabric.link_up)
 
-    def _cable(self, fields: _Fields, change: Callable[[str], None]) -> None:
-        """Pull or plug the cable of a card, or with a topology one that is named by an end."""
-        name = fields.text("card")
-        if name is None:
-            raise _Refused("the order needs the field card, such as h0")
+    def _link_disable(self, fields: _Fields) -> None:
+        self._change(fields, self._fabric.disable)
+
+    def _link_enable(self, fields: _Fields) -> None:
+        self._change(fields, self._fabric.enable)
+
+    def _change(self, fields: _Fields, change: Callable[[str], None]) -> None:
+        name = self._cable(fields)
         fields.end()
-        if "/" not in name:
-            self._known(name)
+        change(name)
+
+    def _link_flap(self, fields: _Fields) -> None:
+        name = self._cable(fields)
+        times = fields.number("times", 1, MOST_FLAPS) or 1
+        down_ns, up_ns = (fields.time(field, MAX_FLAP_NS) for field in ("down", "up"))
+        fields.end()
+        down_s, up_s = (1.0 if ns is None else ns / 1e9 for ns in (down_ns, up_ns))
+        self._fabric.flap(name, times, down_s, up_s)
+
+    def _link_set(self, fields: _Fields) -> str:
+        """Fields that are not there leave what they are about as it is; a rate of "0" is none."""
+        name = self._cable(fields)
+        rate, latency_ns = fields.text("rate"), fields.time("latency", MAX_LATENCY_NS)
+        errors = fields.fraction("bit_error_rate", 0.1)
+        fields.end()
+        now = self._fabric.line(name)
         try:
-            change(name)
-        except KeyError as error:
-            raise _Refused(f"there is no cable at {_quoted(name)}; name an end such as leaf1/3") from error
+            config = LineConfig(
+                now.rate_bps if rate is None else 0 if rate == "0" else quantities.rate(rate),
+                now.latency_ns if latency_ns is None else latency_ns,
+                now.bit_error_rate if errors is None else errors,
+            )
+        except ValueError as error:
+            raise _Refused(str(error)) from error
+        self._fabric.set_line(name, config)
+        return str(config)
 
     def _fault_add(self, fields: _Fields) -> str:
-        card = self._card(fields)
+        cable = self._cable(fields)
         action = fields.choice("action", ACTIONS)
         direction = fields.choice("direction", DIRECTIONS, "both")
         delay_ms = fields.fraction("delay_ms", MAX_DELAY_MS)
@@ -253,29 +301,29 @@ class Orders:
         fields.end()
         try:
             fault = Fault(action, probability=1.0 if probability is None else probability, **settings)
+            if len(self._fabric.faults(cable)) >= MAX_RULES:
+                raise _Refused(f"{cable} has {MAX_RULES} rules, as many as orders may add; clear them first")
+            self._fabric.add_fault(cable, fault, direction)
         except ValueError as error:
             raise _Refused(str(error)) from error
-        if len(self._fabric.faults(card)) >= MAX_RULES:
-            raise _Refused(f"{card} has {MAX_RULES} rules, as many as orders may add; clear them first")
-        self._fabric.add_fault(card, fault, direction)
         return str(fault)
 
     def _fault_list(self, fields: _Fields) -> list[dict[str, Any]]:
-        cards = self._cards(fields)
+        cables = self._cables(fields)
         fields.end()
         return [
-            {"card": card, "direction": direction, "rule": str(rule), "seen": rule.seen, "hits": rule.hits}
-            for card in cards
-            for direction, rule in self._fabric.faults(card)
+            {"cable": cable, "direction": direction, "rule": str(rule), "seen": rule.seen, "hits": rule.hits}
+            for cable in cables
+            for direction, rule in self._fabric.faults(cable)
         ]
 
     def _fault_clear(self, fields: _Fields) -> int:
-        cards = self._cards(fields)
+        cables = self._cables(fields)
         fields.end()
         cleared = 0
-        for card in cards:
-            if rules := len(self._fabric.faults(card)):
-                self._fabric.clear_faults(card)
+        for cable in cables:
+            if rules := len(self._fabric.faults(cable)):
+                self._fabric.clear_faults(cable)
                 cleared += rules
         return cleared
 

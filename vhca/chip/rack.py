@@ -114,6 +114,8 @@ class Rack:
             routing=self.config.routing,
             # As who runs a subnet would choose it: the largest that every port can take.
             group_mtu=mtu_code(min((card.mtu for card in wanted), default=MTU_BYTES)),
+            # The loop looks at these in each round, at timers of a source only now and then.
+            call_later=lambda delay_ns, fn: self.loop.call_later(delay_ns / 1e9, fn),
         )
         self.fabric = LiveFabric(self.loop, self._subnet)
         self.loop.add_timer_source(self._subnet)
@@ -128,14 +130,18 @@ class Rack:
             for index, card in enumerate(wanted):
                 self.hcas.append(self._build(f"h{index}", card))
             self._check_guids()
+            for name, line in self.config.lines.items():
+                if not self._subnet.knows(name):
+                    raise RackError(f"there is no cable {name}; name a card, or an end such as leaf1/3 or switch/1")
+                self._subnet.set_line(name, line)
         except BaseException:
             self.loop.close()
             raise
 
     def _build(self, name: str, config: CardConfig) -> Card:
         try:
-            port = self._subnet.add_port(name, config.host)
-        except TopologyError as error:
+            port = self._subnet.add_port(name, config.host, config.cable)
+        except (TopologyError, ValueError) as error:
             raise RackError(f"{name}: {error}") from error
         config = replace(config, link=port.train(config.link))
         if port.host is not None:
@@ -163,6 +169,7 @@ class Rack:
             lambda: card.board.full,
         )
         port.set_enabled(False)
+        port.notice = lambda what, count: card.board.link_count(1, what, count)
         port.card = card.board
         card.board.looped = port.looped
         card.plug(1, port)

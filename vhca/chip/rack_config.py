@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vhca.fabric.capture import CaptureLimits
     from vhca.fabric.capture_filter import CaptureFilter
     from vhca.fabric.capture_writer import Ring
+    from vhca.fabric.line import LineConfig
     from vhca.fabric.topology import Topology
 
 MTUS: Final = (2048, 4096)
@@ -41,6 +42,7 @@ class CardConfig:
     :ivar fw_version: major, minor and subminor version that it tells of its program.
     :ivar host: the host of the rack's topology whose place it takes, with that one's GUIDs and description where none
         are given here; None: the host with the card's name, else the first that is left. Only with a topology.
+    :ivar cable: another name of its cable, such as g0/1, for orders.
     :ivar capabilities: what it has less of than its program offers, by the names of
         :class:`vhca.wire.connectx.caps.CmdHcaCap`: `{"dct": 0, "log_max_qp": 10}`. The program refuses what the card
         then does not have; fields that only describe it, such as its clock's frequency, it tells as they are given.
@@ -60,6 +62,7 @@ class CardConfig:
     board_id: str = BOARD_ID
     fw_version: tuple[int, int, int] = FW_VERSION
     host: str | None = None
+    cable: str | None = None
     capabilities: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,6 +117,7 @@ class RackConfig:
         simulated: they answer managers and nobody else. See docs/topologies.md.
     :ivar routing: how the subnet manager leads packets; see :mod:`vhca.subnet.routing`.
     :ivar capture: what to record.
+    :ivar lines: what cables take of time and bits, by their names; see :mod:`vhca.fabric.cables` for those.
     """
 
     logs: bool = True
@@ -121,3 +125,4 @@ class RackConfig:
     topology: "Topology | None" = None
     routing: Engine = "min-hop"
     capture: CaptureConfig | None = None
+    lines: "Mapping[str, LineConfig]" = field(default_factory=dict)

@@ -74,6 +74,40 @@ def seconds(text: str) -> float:
     return value
 
 
+def duration(text: str) -> str:
+    """A type for a time with its unit, such as 2us or 1.5s; it stays a text."""
+    from vhca.fabric import quantities
+
+    try:
+        quantities.time(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def line_rate(text: str) -> str:
+    """A type for the rate of a cable, such as 25Gbps, or 0; it stays a text."""
+    from vhca.fabric import quantities
+
+    if text != "0":
+        try:
+            quantities.rate(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def bit_error_rate(text: str) -> float:
+    """A type for a bit error rate, 0 to 0.1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 0.1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no bit error rate: give 0 to 0.1, such as 1e-9")
+    return value
+
+
 def existing_folder(text: str) -> Path:
     """A type for a folder that is there."""
     path = Path(text).expanduser()

@@ -31,6 +31,10 @@ CARDS_AND_RACKS: Final = """\
 Cards are called h0, h1, ... in the order of the guests.  A rack is the cards and the fabric of one process (`vhca
 shell`, `run`, `serve`, a test).  If several are running, --rack says which."""
 
+CABLES: Final = """\
+A cable is named by a card (h0), by a guest's card (g0/1: the first one of guest g0), by one of its ends (leaf1/3, n7/1;
+without a topology switch/2), or by a host of a topology that has one port (n7)."""
+
 
 def example(rack: str) -> str:
     """What `vhca shell` and `serve` say about orders; `rack` is what --rack takes for them."""

@@ -13,6 +13,9 @@ class PortCount(Name):
     MULTICAST_XMIT_PKTS = "multicast_xmit_pkts", "Multicast packets among those that the card sent."
     MULTICAST_RCV_PKTS = "multicast_rcv_pkts", "Multicast packets among those that the card was sent."
     LINK_DOWNED = "link_downed", "Times that the link went down."
+    SYMBOL_ERRORS = "symbol_errors", "Wrong symbols that came out of the cable at the card."
+    LINK_ERROR_RECOVERY = "link_error_recovery", "Times that the card's end recovered the link after many bad packets."
+    XMIT_WAIT = "xmit_wait", "Ticks of 4 ns in which the card's end had something to send, and the other end no room."
 
 
 class Drop(Name):

@@ -8,6 +8,7 @@ cost little.
 from collections.abc import Callable
 from typing import Final
 
+from vhca.fabric.line import LinkCount
 from vhca.fabric.link import LinkEnd
 from vhca.fabric.telling import tell
 from vhca.fabric.topology import Node
@@ -18,7 +19,7 @@ from vhca.management.link_speed import LinkSpeed
 from vhca.management.packets import gmp_reply, is_gmp, smp_reply
 from vhca.management.partitions import default_table
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
-from vhca.management.port_agent import PortAgent
+from vhca.management.port_agent import PortAgent, damaged_arrived
 from vhca.management.port_state import END_PORT_CAPABILITIES, PortState, first_port_info
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES, for_agent, is_answered, is_asked, is_smp, port_of
@@ -75,6 +76,10 @@ class EndPort(PortState):
         """Put a packet on the cable."""
         self.counters.sent(packet, data_words(packet))
         self.end.send(packet)
+
+    def count(self, what: LinkCount, number: int) -> None:
+        """Count what the cable noticed."""
+        setattr(self.counters, what, getattr(self.counters, what) + number)
 
     def link_changed(self, up: bool) -> None:
         """See :class:`vhca.fabric.link.Endpoint`."""
@@ -190,13 +195,14 @@ class EndNode:
         """Put a cable into a port, and switch it on."""
         port = self.ports[number] = EndPort(self, number, end, speed)
         self._performance = None
+        end.count = port.count
         end.attach(port)
 
     def receive(self, port: EndPort, packet: Packet) -> None:
         """A packet or burst arrived at a port."""
         port.counters.received(packet, data_words(packet))
         if not packet.good:
-            port.counters.rcv_errors += packet.count
+            self._damaged(port, packet)
         elif packet.dest_qp == 0 and _is_datagram(packet):
             # There is no manager here: the agent says so.
             if is_smp(packet.payload) and (for_agent(packet.payload) or is_asked(packet.payload)):
@@ -208,6 +214,12 @@ class EndNode:
         elif is_gmp(packet) and packet.payload[1] not in SMP_CLASSES:
             # More questions of one asker than it has room for are dropped, and asked again by whoever means them.
             self._company.queue.put(packet.route.slid, self._answer(port, packet))
+
+    def _damaged(self, port: EndPort, packet: Packet) -> None:
+        counters, company = port.counters, self._company
+        good = counters.rcv_pkts - counters.rcv_errors - packet.count
+        if damaged_arrived(port, counters, packet, good, company.now_ns()):
+            tell(company.agent, port, company.now_ns, port.send, port.end)
 
     def _answer(self, port: EndPort, packet: Packet) -> Job:
         mad = packet.payload

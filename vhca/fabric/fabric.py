@@ -6,23 +6,25 @@ of that loop. Nothing is configured behind the scenes: ports come up because the
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
 from vhca.counting import shown
+from vhca.fabric.cables import Cables, CableStatus
 from vhca.fabric.capture import Capture
 from vhca.fabric.capture_writer import File, Ring
 from vhca.fabric.captures import CaptureChoice, Captures
 from vhca.fabric.counters import Drop
 from vhca.fabric.fabric_port import FabricPort
-from vhca.fabric.faults import DIRECTIONS, Direction, Fault, FaultInjector
-from vhca.fabric.link import Link
+from vhca.fabric.faults import Direction, Fault
+from vhca.fabric.line import LineConfig
+from vhca.fabric.link import CallLater, Link
 from vhca.fabric.plant import Plant
 from vhca.fabric.switch import Switch
-from vhca.fabric.topology import End, Node, Topology, TopologyError
+from vhca.fabric.topology import Node, Topology, TopologyError
 from vhca.fabric.wires import Wires
 from vhca.management.fair_queue import CallSoon
 from vhca.subnet.administration import SubnetAdministration
@@ -78,7 +80,10 @@ class Fabric:
 
     `mkey` protects agents: None, the default, a random key for each port; a number, that key for all; 0, no key, and
     everybody on the fabric can be its manager. `routing`: how it leads packets, see :mod:`vhca.subnet.routing`.
-    `group_mtu` is the code of what IPoIB's broadcast group has: a port with less cannot join it.
+    `group_mtu` is the code of what IPoIB's broadcast group has: a port with less cannot join it. `call_later(delay_ns,
+    fn)` runs `fn` when it is time; without it :meth:`run_timers` does.
+
+    :ivar cables: all cables, by their names.
     """
 
     def __init__(
@@ -94,22 +99,29 @@ class Fabric:
         routing: Engine = "min-hop",
         random: Random | None = None,
         group_mtu: int = smp.MTU_4096,
+        call_later: CallLater | None = None,
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
-        self._seed = seed
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
-        self.wires = Wires()
+        self.call_later = call_later if call_later is not None else self._call_later
+        self.wires = Wires(clock.now_ns)
+        self.cables = Cables(seed, self.call_later)
         self.ports: dict[str, FabricPort] = {}
         self.plant: Plant | None = None
         if topology is not None:
-            self.plant = Plant(topology, call_soon, self._call_later, clock.now_ns, self.wires)
+            self.plant = Plant(topology, call_soon, self.call_later, clock.now_ns, self.wires)
             self.switches = self.plant.switches
+            for link in self.plant.links.values():
+                self.cables.add(link)
+            for cable in topology.cables:
+                if cable.line.timed or cable.line.bit_error_rate:
+                    self.cables.set_line(str(cable.a), cable.line)
         else:
             switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns, wires=self.wires)
             self.switches = {switch.name: switch}
-        self.captures = Captures(self.ports, self._links, call_soon, self._call_later, clock.now_ns)
+        self.captures = Captures(self.ports, lambda: self.cables, call_soon, self.call_later, clock.now_ns)
         self.switch = next(iter(self.switches.values()))
         self.manager = SubnetManager(
             self.switch.send_from_management,
@@ -135,11 +147,12 @@ class Fabric:
 
     # Cables
 
-    def add_port(self, name: str, host: str | None = None) -> FabricPort:
+    def add_port(self, name: str, host: str | None = None, alias: str | None = None) -> FabricPort:
         """A cable for a card: from the lowest free port of the switch, or with a topology that of a host.
 
         `host` names whose place the card takes; None: that of the host with the card's name, else the first one left.
-        ValueError if the name is taken, LookupError if the switch is full, TopologyError if there is no such place.
+        `alias` is another name of the cable.
+        ValueError if a name is taken, LookupError if the switch is full, TopologyError if there is no such place.
         """
         if name in self.ports:
             raise ValueError(f"the fabric has a port called {name} already")
@@ -150,9 +163,10 @@ class Fabric:
             raise TopologyError(f"{name}: there is no host {host} without a topology; give one")
         else:
             switch_port = self.switch.free_port()
-            link = Link(self._call_soon, self._call_later, name, f"switch/{switch_port.number}", self.wires)
+            link = Link(self._call_soon, self.call_later, name, f"switch/{switch_port.number}", self.wires)
             port = self.ports[name] = FabricPort(name, link, switch_port)
             switch_port.plug(link.b)
+        self.cables.add_card(name, port, alias)
         self.captures.added(port)
         return port
 
@@ -161,62 +175,40 @@ class Fabric:
         return [] if self.plant is None else self.plant.left()
 
     def link_down(self, name: str) -> None:
-        """Pull a cable: a card's, or with a topology that at a port such as leaf1/3; KeyError if there is none."""
-        self._link(name).set_plugged(False)
+        """Pull a cable; for names see :mod:`vhca.fabric.cables`. KeyError if there is none."""
+        self.cables.set_plugged(name, False)
 
     def link_up(self, name: str) -> None:
         """Plug a cable in again; see :meth:`link_down`."""
-        self._link(name).set_plugged(True)
+        self.cables.set_plugged(name, True)
 
-    def _links(self) -> Iterable[Link]:
-        """All cables."""
-        if self.plant is not None:
-            return dict.fromkeys(self.plant.links.values())
-        return [port.link for port in self.ports.values()]
-
-    def _link(self, name: str) -> Link:
-        if name not in self.ports and self.plant is not None:
-            node, _, number = name.rpartition("/")
-            if number.isdecimal() and len(number) <= 3:
-                return self.plant.links[End(node, int(number))]
-        return self.ports[name].link
+    def set_line(self, name: str, config: LineConfig) -> None:
+        """How a cable is from now on: rate, latency, error rate. KeyError if there is none."""
+        self.cables.set_line(name, config)
 
     def add_fault(self, name: str, fault: Fault, direction: Direction = "both") -> None:
-        """Let something go wrong on a port's cable, with what the card sends, with what it is sent, or with either.
-
-        With "both" the rule counts both ways together; see :class:`vhca.fabric.faults.Fault`. KeyError if there is no
-        such port, ValueError for another direction.
-        """
-        port = self.ports[name]
-        if direction not in DIRECTIONS:
-            raise ValueError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
-        number = 1 + list(self.ports).index(name)  # in a run that is repeated each cable has the same
-        for end, its_direction in ((port.link.a, "from_card"), (port.link.b, "to_card")):
-            if direction in ("both", its_direction):
-                if end.faults is None:
-                    end.faults = FaultInjector(self._seed + 2 * number + (end is port.link.b))
-                end.faults.rules.append(fault)
-                self.wires.changes += 1
+        """See :meth:`vhca.fabric.cables.Cables.add_fault`. KeyError if there is no such cable."""
+        self.cables.add_fault(name, fault, direction)
 
     def faults(self, name: str) -> list[tuple[Direction, Fault]]:
-        """The rules of a port's cable, in the order in which they act; KeyError if there is no such port."""
-        link = self.ports[name].link
-        sent, arriving = (end.faults.rules if end.faults is not None else [] for end in (link.a, link.b))
-        sent_ids, arriving_ids = {id(rule) for rule in sent}, {id(rule) for rule in arriving}
-        found: list[tuple[Direction, Fault]] = []
-        for rule in sent:
-            found.append(("both" if id(rule) in arriving_ids else "from_card", rule))
-        return found + [("to_card", rule) for rule in arriving if id(rule) not in sent_ids]
+        """See :meth:`vhca.fabric.cables.Cables.faults`. KeyError if there is no such cable."""
+        return self.cables.faults(name)
 
     def clear_faults(self, name: str) -> None:
-        """Repair a port's cable."""
-        for end in (self.ports[name].link.a, self.ports[name].link.b):
-            if end.faults is not None:
-                held = end.faults.flush()
-                end.faults = None
-                self.wires.changes += 1
-                for packet in held:
-                    end.send(packet)
+        """Repair a cable. KeyError if there is none."""
+        self.cables.clear_faults(name)
+
+    def knows(self, name: str) -> bool:
+        """Tell whether there is a cable of this name."""
+        try:
+            self.cables.end(name)
+        except KeyError:
+            return False
+        return True
+
+    def cable_status(self) -> list[CableStatus]:
+        """The cables to which something was done."""
+        return list(self.cables.status())
 
     # State
 

@@ -1,11 +1,13 @@
 """The card's end of a cable: what is plugged in there, who listens, and what passed."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
 from vhca.counting import shown
 from vhca.fabric.capture import CardRecord
 from vhca.fabric.counters import PortCount
+from vhca.fabric.line import LinkCount
 from vhca.fabric.link import Link, LinkEnd
 from vhca.fabric.port import SwitchPort
 from vhca.fabric.through import Way, walk
@@ -46,6 +48,10 @@ class FabricPort:
         self.watch: Callable[[Callable[[CardRecord], None]], Callable[[], None]] | None = None
         # Whose port this is, for whoever looks through the switch.
         self.card: object = None
+        # What the cable noticed at this end, and who wants to know.
+        self.noticed: Counter[LinkCount] = Counter()
+        self.notice: Callable[[LinkCount, int], None] | None = None
+        self.end.count = self._count
         self.end.attach(self, enabled=False)
 
     @property
@@ -116,6 +122,11 @@ class FabricPort:
         if self._receive is not None:
             self._receive(packet)
 
+    def _count(self, what: LinkCount, number: int) -> None:
+        self.noticed[what] += number
+        if self.notice is not None:
+            self.notice(what, number)
+
     def link_changed(self, up: bool) -> None:
         """See :class:`vhca.fabric.link.Endpoint`."""
         if self._link_changed is not None:
@@ -161,6 +172,9 @@ class FabricPort:
             PortCount.MULTICAST_XMIT_PKTS: counters.multicast_rcv_pkts,
             PortCount.MULTICAST_RCV_PKTS: counters.multicast_xmit_pkts,
             PortCount.LINK_DOWNED: counters.link_downed,
+            PortCount.SYMBOL_ERRORS: self.noticed["symbol_errors"],
+            PortCount.LINK_ERROR_RECOVERY: self.noticed["link_error_recovery"],
+            PortCount.XMIT_WAIT: self.noticed["xmit_wait"],
         }
         values = shown(seen)
         values |= {f"dropped.{reason}": count for reason, count in sorted(dropped.items())}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Literal, get_args
 
+from vhca.fabric.line import damaged
 from vhca.wire.ib import opcode_of, split
 from vhca.wire.opcodes import OPCODES
 from vhca.wire.packet import UD, Packet
@@ -16,8 +17,9 @@ from vhca.wire.packet import UD, Packet
 Action = Literal["drop", "duplicate", "reorder", "corrupt", "delay"]
 """`reorder` swaps a packet with the next one on the cable."""
 
-Direction = Literal["both", "from_card", "to_card"]
-"""Which way on a card's cable: what the card sends, what it is sent, or (counted together) both."""
+Direction = Literal["both", "from_card", "to_card", "from", "to"]
+"""Which way on a cable: what its card sends, what that is sent; what is sent from, or to, the end that is named; or
+(counted together) both."""
 
 ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
@@ -164,7 +166,7 @@ class FaultInjector:
             out.append((0, packet))
             out.append((0, replace(packet)))
         elif action == "corrupt":
-            out.append((0, self._damage(packet)))
+            out.append((0, damaged(packet, self._random)))
         elif action == "delay" and rule is not None:
             out.append((rule.delay_ns, packet))
         elif action != "drop":
@@ -172,11 +174,3 @@ class FaultInjector:
         if self._held is not None and out:
             out.append((0, self._held))
             self._held = None
-
-    def _damage(self, packet: Packet) -> Packet:
-        """The packet with a flipped payload bit, if it has a payload, and a wrong CRC in any case."""
-        payload = bytearray(packet.payload)
-        if payload:
-            bit = self._random.randrange(len(payload) * 8)
-            payload[bit >> 3] ^= 1 << (bit & 7)
-        return replace(packet, payload=bytes(payload), good=False)

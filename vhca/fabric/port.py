@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Final, Protocol
 
 from vhca.fabric.counters import Drop
+from vhca.fabric.line import LinkCount
 from vhca.fabric.link import LinkEnd
 from vhca.fabric.wires import Wires
 from vhca.management.link_speed import USUAL
@@ -67,6 +68,7 @@ class SwitchPort(PortState):
         self.end: LinkEnd | None = None
         self.counters = PortCounters()
         self.dropped: Counter[Drop] = Counter()
+        self.held = False
         self._falling = False
         # SL to VL by port of arrival; absent ones are the default.
         self.sl_to_vl: dict[int, bytes] = {}
@@ -103,7 +105,12 @@ class SwitchPort(PortState):
     def plug(self, end: LinkEnd) -> None:
         """Put a cable's end into this port."""
         self.end = end
+        end.count = self.count
         end.attach(self)
+
+    def count(self, what: LinkCount, number: int) -> None:
+        """Count what the cable noticed."""
+        setattr(self.counters, what, getattr(self.counters, what) + number)
 
     def move(self, state: int) -> None:
         """Armed or Active, by order of the manager."""
@@ -112,14 +119,20 @@ class SwitchPort(PortState):
     def retrain(self, disabled: bool) -> None:
         """Take the link down, once the answer to who ordered it is out; it trains again unless it is `disabled`.
 
-        PortInfo shows the change at once, packets feel it when the link falls.
+        PortInfo shows the change at once, packets feel it when the link falls. A port that is held down stays disabled.
         """
+        disabled = disabled or self.held
         self.disabled = disabled
         self.info.port_state = smp.PORT_DOWN
         self.info.port_physical_state = smp.PHYS_DISABLED if disabled else smp.PHYS_POLLING
         if self.end is not None and not self._falling:
             self._falling = True
             self.end.link.call_later(LINK_CHANGE_NS, self._fall)
+
+    def hold_down(self, held: bool) -> None:
+        """Disable the port until it is let go, whatever managers write; or let it go, and train."""
+        self.held = held
+        self.retrain(held)
 
     def _fall(self) -> None:
         self._falling = False

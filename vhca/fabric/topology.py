@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from vhca.fabric.line import PLAIN, LineConfig
 from vhca.management.link_speed import LinkSpeed
 
 MAX_NODES: Final = 16_384
@@ -74,11 +75,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """Joins two ports; `link` is what it runs at."""
+    """Joins two ports; `link` is what it runs at, `line` what it takes of time and of bits."""
 
     a: End
     b: End
     link: LinkSpeed = field(default_factory=LinkSpeed)
+    line: LineConfig = PLAIN
 
 
 class NodeSpec(NamedTuple):

@@ -9,6 +9,8 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any, Final
 
+from vhca.fabric import quantities
+from vhca.fabric.line import MAX_LATENCY_NS, PLAIN, LineConfig
 from vhca.fabric.topology import Builder, Cable, End, Kind, NodeSpec, Topology, TopologyError, at_line
 from vhca.management.link_speed import LinkSpeed
 
@@ -26,15 +28,15 @@ def read(text: str) -> Topology:
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError of its own
         raise TopologyError(f"not TOML: {error}; mend it, or rename what ibnetdiscover has printed") from error
     builder = Builder()
-    default = _link(document, LinkSpeed())
+    default, line = _link(document, LinkSpeed()), _line(document, PLAIN)
     for kind in _KINDS:
         for place, table in _tables(document, kind, text):
             with at_line(place):
                 builder.add_node(_node(kind, table))
     for place, table in _tables(document, "cable", text):
         with at_line(place):
-            builder.add_cable(_cable(table, default))
-    _end(document, "speed, width, and tables called switch, host and cable")
+            builder.add_cable(_cable(table, default, line))
+    _end(document, "speed, width, rate, latency, bit_error_rate, and tables called switch, host and cable")
     return builder.topology()
 
 
@@ -61,6 +63,12 @@ def write(topology: Topology) -> str:
             out.append(f'speed = "{cable.link.speed}"')
         if cable.link.width != usual.width:
             out.append(f"width = {cable.link.width}")
+        if cable.line.rate_bps:
+            out.append(f'rate = "{quantities.told_rate(cable.line.rate_bps)}"')
+        if cable.line.latency_ns:
+            out.append(f'latency = "{quantities.told_time(cable.line.latency_ns)}"')
+        if cable.line.bit_error_rate:
+            out.append(f"bit_error_rate = {cable.line.bit_error_rate!r}")
         out.append("")
     return "\n".join(out)
 
@@ -108,13 +116,13 @@ def _node(kind: Kind, table: dict[str, Any]) -> NodeSpec:
     )
 
 
-def _cable(table: dict[str, Any], default: LinkSpeed) -> Cable:
+def _cable(table: dict[str, Any], default: LinkSpeed, usual: LineConfig) -> Cable:
     ends = _take(table, "ends", list, "two ends")
     if ends is None or len(ends) != 2:
         raise TopologyError('a cable has two ends; give ends = ["leaf1/1", "node1/1"]')
-    link = _link(table, default)
-    _end(table, "ends, speed and width")
-    return Cable(_port(ends[0]), _port(ends[1]), link)
+    link, line = _link(table, default), _line(table, usual)
+    _end(table, "ends, speed, width, rate, latency and bit_error_rate")
+    return Cable(_port(ends[0]), _port(ends[1]), link, line)
 
 
 def _port(text: object) -> End:
@@ -129,6 +137,22 @@ def _link(table: dict[str, Any], default: LinkSpeed) -> LinkSpeed:
     speed = _take(table, "speed", str, "a text")
     try:
         return LinkSpeed(default.width if width is None else width, default.speed if speed is None else speed)
+    except ValueError as error:
+        raise TopologyError(str(error)) from error
+
+
+def _line(table: dict[str, Any], default: LineConfig) -> LineConfig:
+    rate = _take(table, "rate", str, 'a rate such as "25Gbps"')
+    latency = _take(table, "latency", str, 'a time such as "2us"')
+    errors = table.pop("bit_error_rate", default.bit_error_rate)
+    if type(errors) not in (int, float):
+        raise TopologyError(f"bit_error_rate = {str(errors)[:80]!r}: give a number such as 1e-9")
+    try:
+        return LineConfig(
+            default.rate_bps if rate is None else quantities.rate(rate),
+            default.latency_ns if latency is None else quantities.time(latency, MAX_LATENCY_NS),
+            errors,
+        )
     except ValueError as error:
         raise TopologyError(str(error)) from error
 

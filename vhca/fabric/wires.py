@@ -20,13 +20,17 @@ class Wires:
 
     :ivar changes: counts up with each change that may matter to packets: of links, taps, faults, states and tables.
     :ivar busy: cables, by direction, that have packets on them, and packets that a fault delays.
+    :ivar timed: cables, by direction, that take time (:mod:`vhca.fabric.line`).
+    :ivar now_ns: the clock of the fabric.
     """
 
-    __slots__ = ("_owed", "busy", "changes")
+    __slots__ = ("_owed", "busy", "changes", "now_ns", "timed")
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int] = lambda: 0) -> None:
         self.changes = 0
         self.busy = 0
+        self.timed = 0
+        self.now_ns = now_ns
         self._owed: list[Callable[[], None]] = []
 
     def owe(self, count: Callable[[], None]) -> None:

@@ -88,4 +88,15 @@ class LinkChange:
     up: bool
 
 
-Event = Reset | InterfaceChange | CommandPosted | SqDoorbell | CqDoorbell | EqDoorbell | PacketIn | LinkChange
+@dataclass(slots=True)
+class LinkCounted:
+    """What the cable at `port` noticed so often: `what` is the name of the counter in PortCounters."""
+
+    port: int
+    what: str
+    count: int
+
+
+Event = (
+    Reset | InterfaceChange | CommandPosted | SqDoorbell | CqDoorbell | EqDoorbell | PacketIn | LinkChange | LinkCounted
+)

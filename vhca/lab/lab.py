@@ -88,6 +88,7 @@ class Lab:
 
         if rack is not None and rack.topology is not None:
             guest_cards = [_placed(f"g{index}", configs, rack.topology) for index, configs in enumerate(guest_cards)]
+        guest_cards = [_named(f"g{index}", configs) for index, configs in enumerate(guest_cards)]
         cards = [config for configs in guest_cards for config in configs] + [usual] * spare_hcas
         self.rack_config = rack if rack is not None else RackConfig()
         if self.rack_config.topology is None and len(cards) > MAX_CARDS:
@@ -273,6 +274,14 @@ def _placed(guest: str, cards: Sequence[CardConfig], topology: Topology) -> Sequ
     if not cards or cards[0].host is not None or node is None or node.kind != "host":
         return cards
     return [replace(cards[0], host=guest), *cards[1:]]
+
+
+def _named(guest: str, cards: Sequence[CardConfig]) -> Sequence[CardConfig]:
+    """The cards of a guest, whose cables are called g0/1, g0/2 ... if they have no other name."""
+    return [
+        card if card.cable is not None else replace(card, cable=f"{guest}/{number}")
+        for number, card in enumerate(cards, 1)
+    ]
 
 
 _LIVING: weakref.WeakSet[Lab] = weakref.WeakSet()

@@ -8,12 +8,13 @@ from typing import Final, TypeVar
 
 from vhca.management import partitions
 from vhca.management.agent import SubnetAgent, pack_sl_to_vl, unpack_sl_to_vl
+from vhca.management.performance import PortCounters
 from vhca.management.port_state import PortState
 from vhca.management.subnet import ext_port_info, ext_port_wanted, is_answered, port_of
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import STATUS_INVALID_FIELD, STATUS_OK, Smp
-from vhca.wire.notices import DIRECTED, PATH_TRUNCATED, KeyDetails, MKeyDetails
+from vhca.wire.notices import DIRECTED, PATH_TRUNCATED, KeyDetails, MKeyDetails, PortErrorDetails
 from vhca.wire.packet import PERMISSIVE_LID, Packet
 from vhca.wire.smp import NodeInfo, PortInfo
 
@@ -293,3 +294,20 @@ def may_tell(port: PortState) -> bool:
         and 0 < info.sm_lid < PERMISSIVE_LID
         and bool(info.capability_mask & smpwire.CAP_TRAP)
     )
+
+
+def damaged_arrived(port: PortState, counters: PortCounters, packet: Packet, good: int, now_ns: int) -> bool:
+    """Count a damaged packet at an end node's port, after `good` undamaged ones; True if the manager is to hear of it.
+
+    That is trap 129, for the want of link integrity.
+    """
+    counters.rcv_errors += packet.count
+    counters.local_physical_errors += packet.count
+    if not port.damaged(packet.count, good):
+        return False
+    counters.local_link_integrity_errors += 1
+    if not may_tell(port):
+        return False
+    details = PortErrorDetails(lid=port.info.lid, port=port.number)
+    port.notices.post(madwire.TRAP_LINK_INTEGRITY, madwire.PRODUCER_CA, details, now_ns)
+    return True

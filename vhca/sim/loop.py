@@ -325,9 +325,12 @@ class Loop:
             self._asked_ns = now
         if self._ready or self._foreign or self._stopping:
             return 0
-        if self._later:
-            next_ns = min(next_ns, self._later[0][0])
-        wait = None if next_ns >= NEVER_NS else max(0, next_ns - now)
+        later = self._later[0][0] if self._later else NEVER_NS
+        wait = None if min(next_ns, later) >= NEVER_NS else max(0, min(next_ns, later) - now)
+        if wait is not None and later <= next_ns:
+            # The system waits for whole milliseconds, rounded up. What was asked for at a time is not to be late: the
+            # last bit of the wait are rounds that only look.
+            wait -= wait % 1_000_000
         if max_wait_ns is not None and (wait is None or max_wait_ns < wait):
             wait = max_wait_ns
         return -1 if wait is None else wait / 1e9

@@ -284,11 +284,11 @@ def test_a_killed_rack_s_socket_is_replaced(tmp_path: Path) -> None:
 
 
 def test_cables_are_pulled_and_plugged(rack: Rack, client: socket.socket) -> None:
-    assert ask(client, "link_down", card="h1") == {"result": None}
+    assert ask(client, "link_down", cable="h1") == {"result": None}
     (plugged, pulled) = ask(client, "show")["result"]["ports"]
     assert (plugged["plugged"], pulled["plugged"], pulled["up"], pulled["state"]) == (True, False, False, "Down")
     assert not rack.loop.call(lambda: rack._subnet.ports["h1"].link.plugged)
-    ask(client, "link_up", card="h1")
+    ask(client, "link_up", cable="h1")
     assert rack.loop.call(lambda: rack._subnet.ports["h1"].link.plugged)
 
 
@@ -301,7 +301,7 @@ def test_counters_of_all_or_of_one_card(rack: Rack, client: socket.socket) -> No
 
 def test_a_fault_is_the_one_that_was_described(rack: Rack, client: socket.socket) -> None:
     said = ask(
-        client, "fault_add", card="h1", action="delay", delay_ms=2.5, opcode="RDMA_WRITE", dest_qp=75, psn=9, skip=1,
+        client, "fault_add", cable="h1", action="delay", delay_ms=2.5, opcode="RDMA_WRITE", dest_qp=75, psn=9, skip=1,
         limit=2, probability=0.5, management=True, direction="to_card",
     )  # fmt: skip
     wanted = Fault(
@@ -310,23 +310,23 @@ def test_a_fault_is_the_one_that_was_described(rack: Rack, client: socket.socket
     )  # fmt: skip
     assert rack.fabric.faults("h1") == [("to_card", wanted)]
     assert said == {"result": str(wanted)}
-    ask(client, "fault_add", card="h0", action="drop", nth=3)
+    ask(client, "fault_add", cable="h0", action="drop", nth=3)
     assert rack.fabric.faults("h0") == [("both", Fault("drop", nth=3))]
     listed = ask(client, "fault_list")["result"]
-    assert [(rule["card"], rule["direction"], rule["hits"]) for rule in listed] == [
+    assert [(rule["cable"], rule["direction"], rule["hits"]) for rule in listed] == [
         ("h0", "both", 0),
         ("h1", "to_card", 0),
     ]
-    assert ask(client, "fault_clear", card="h0") == {"result": 1}
+    assert ask(client, "fault_clear", cable="h0") == {"result": 1}
     assert ask(client, "fault_clear") == {"result": 1}
     assert ask(client, "fault_list") == {"result": []}
 
 
 def test_orders_add_a_bounded_number_of_rules(rack: Rack, client: socket.socket) -> None:
     for _ in range(MAX_RULES):
-        assert "result" in ask(client, "fault_add", card="h0", action="drop")
-    assert "clear them first" in ask(client, "fault_add", card="h0", action="drop")["error"]
-    assert "result" in ask(client, "fault_add", card="h1", action="drop")
+        assert "result" in ask(client, "fault_add", cable="h0", action="drop")
+    assert "clear them first" in ask(client, "fault_add", cable="h0", action="drop")["error"]
+    assert "result" in ask(client, "fault_add", cable="h1", action="drop")
 
 
 def test_a_capture_is_started_shown_and_stopped(rack: Rack, client: socket.socket, tmp_path: Path) -> None:
@@ -393,28 +393,42 @@ def test_a_capture_that_a_full_disk_ended_says_so(rack: Rack, client: socket.soc
         b'{"order": "answer"}',
         b'{"order": "show", "card": "h0"}',
         b'{"order": "link_down"}',
-        b'{"order": "link_down", "card": 1}',
-        b'{"order": "link_down", "card": "h2"}',
-        b'{"order": "link_down", "card": "\\ud800"}',
-        b'{"order": "link_down", "card": "h0", "now": true}',
-        b'{"order": "fault_add", "card": "h0"}',
-        b'{"order": "fault_add", "card": "h0", "action": "explode"}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "direction": "up"}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "opcode": "NONE"}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "probability": 2}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "probability": NaN}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "probability": true}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "nth": 0}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "nth": 1.5}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "nth": 1, "skip": 1}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "psn": 16777216}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "dest_qp": -1}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "management": 1}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "match": "x"}',
-        b'{"order": "fault_add", "card": "h0", "action": "drop", "delay_ms": 1}',
-        b'{"order": "fault_add", "card": "h0", "action": "delay"}',
-        b'{"order": "fault_add", "card": "h0", "action": "delay", "delay_ms": 1e9}',
-        b'{"order": "fault_add", "card": "h0", "action": "delay", "delay_ms": Infinity}',
+        b'{"order": "link_down", "cable": 1}',
+        b'{"order": "link_down", "cable": "h2"}',
+        b'{"order": "link_down", "cable": "\\ud800"}',
+        b'{"order": "link_down", "cable": "h0", "now": true}',
+        b'{"order": "link_up", "card": "h0"}',
+        b'{"order": "link_down", "cable": "switch/3"}',
+        b'{"order": "link_down", "cable": "/"}',
+        b'{"order": "link_flap", "cable": "h0", "times": 0}',
+        b'{"order": "link_flap", "cable": "h0", "times": 10001}',
+        b'{"order": "link_flap", "cable": "h0", "down": "2h"}',
+        b'{"order": "link_flap", "cable": "h0", "up": -1}',
+        b'{"order": "link_flap", "cable": "h0", "up": NaN}',
+        b'{"order": "link_set", "cable": "h0", "rate": 5}',
+        b'{"order": "link_set", "cable": "h0", "rate": "5"}',
+        b'{"order": "link_set", "cable": "h0", "rate": "11Tbps"}',
+        b'{"order": "link_set", "cable": "h0", "latency": "11s"}',
+        b'{"order": "link_set", "cable": "h0", "latency": 1e400}',
+        b'{"order": "link_set", "cable": "h0", "bit_error_rate": 0.5}',
+        b'{"order": "fault_add", "cable": "h0"}',
+        b'{"order": "fault_add", "cable": "h0", "action": "explode"}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "direction": "up"}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "opcode": "NONE"}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "probability": 2}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "probability": NaN}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "probability": true}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "nth": 0}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "nth": 1.5}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "nth": 1, "skip": 1}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "psn": 16777216}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "dest_qp": -1}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "management": 1}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "match": "x"}',
+        b'{"order": "fault_add", "cable": "h0", "action": "drop", "delay_ms": 1}',
+        b'{"order": "fault_add", "cable": "h0", "action": "delay"}',
+        b'{"order": "fault_add", "cable": "h0", "action": "delay", "delay_ms": 1e9}',
+        b'{"order": "fault_add", "cable": "h0", "action": "delay", "delay_ms": Infinity}',
         b'{"order": "capture_start"}',
         b'{"order": "capture_start", "file": {}}',
     ],
@@ -428,6 +442,7 @@ def test_what_is_no_order_is_refused_with_a_sentence_and_changes_nothing(
     assert "fault of vhca" not in answer["error"]
     shown = ask(client, "show")["result"]
     assert [(port["plugged"], port["rules"]) for port in shown["ports"]] == [(True, 0)] * 2
+    assert shown["cables"] == []
     assert shown["capture"] is None
 
 

@@ -10,6 +10,7 @@ from vhca.wire import smp
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.wqe import CtrlSegment, DatagramSegment, WqeOpcode
+from vhca.wire.mad import TRAP_LINK_INTEGRITY, Notice, Smp
 from vhca.wire.packet import MULTICAST_LID_FIRST, SEND, UD
 
 LID, PEER = 7, 9
@@ -128,3 +129,21 @@ def test_what_cannot_leave_is_a_discard(card: DatagramCard) -> None:
     card.send(PEER, 0x99)
     assert not card.driver.cable.packets
     assert (card.counters.xmit_pkts, card.counters.xmit_discards) == (0, 1)
+
+
+def test_what_the_cable_noticed_and_damaged_packets_are_counted_and_the_manager_hears_of_too_many(
+    card: DatagramCard,
+) -> None:
+    card.driver.board.link_count(1, "symbol_errors", 3)
+    card.driver.board.link_count(1, "xmit_wait", 5)
+    card.driver.run_deferred()
+    assert (card.counters.symbol_errors, card.counters.xmit_wait) == (3, 5)
+    threshold = card.info.local_phy_errors
+    for _ in range(threshold):
+        card.receive(good=False)
+    assert (card.counters.rcv_errors, card.counters.local_link_integrity_errors) == (threshold, 0)
+    assert not card.driver.cable.packets
+    card.receive(good=False)
+    assert (card.counters.rcv_errors, card.counters.local_link_integrity_errors) == (threshold + 1, 1)
+    notice = Notice.from_bytes(Smp.from_bytes(card.driver.cable.packets[0].payload).data.ljust(80, b"\0"))
+    assert notice.trap_number == TRAP_LINK_INTEGRITY

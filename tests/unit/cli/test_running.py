@@ -22,6 +22,7 @@ from vhca.cli.main import main
 from vhca.cli.running import control_sockets, find
 from vhca.fabric import Fault
 from vhca.fabric.faults import ACTIONS, DIRECTIONS
+from vhca.fabric.line import LineConfig
 from vhca.lab.errors import LabError
 
 
@@ -170,14 +171,69 @@ def test_cables(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fabric", "show"]) == status.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"rack of process {os.getpid()} in {rack.directory}"
-    assert lines[-2:] == [
+    assert lines[3:] == [
         "h0    plugged  down  Down        -    0            0",
         "h1    pulled   down  Down        -    0            0",
+        "",
+        "cable  ends           cable is  link  fault rules  packets hit  line",
+        "-----  -------------  --------  ----  -----------  -----------  ----",
+        "h1     h1 - switch/2  pulled    down  0            0            -",
     ]
     assert main(["fabric", "link", "up", "h1"]) == status.OK
     assert plugged(rack) == [True, True]
     assert main(["fabric", "link", "down", "h2"]) == status.TROUBLE
     assert "there are h0 to h1" in capsys.readouterr().err
+
+
+def test_what_a_cable_takes_is_set_and_shown(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fabric", "link", "set", "switch/2", "--rate", "25Gbps", "--latency", "2us"]) == status.OK
+    assert main(["fabric", "link", "set", "h1", "--bit-error-rate", "1e-9"]) == status.OK
+    assert rack.fabric.line("h1") == LineConfig(25 * 10**9, 2_000, 1e-9)
+    assert capsys.readouterr().out == "switch/2: 25Gbps 2us\nh1: 25Gbps 2us ber 1e-09\n"
+    assert main(["fabric", "show"]) == status.OK
+    assert "plugged   down  0            0            25Gbps 2us ber 1e-09\n" in capsys.readouterr().out
+    assert main(["fabric", "link", "set", "h1", "--rate", "0", "--latency", "0s", "--bit-error-rate", "0"]) == status.OK
+    assert rack.fabric.line("h1") == LineConfig()
+    assert capsys.readouterr().out == "h1: as usual\n"
+    assert rack.fabric.cables() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["set", "h1"], "what shall it be?"),
+        (["set", "h1", "--rate", "25"], "25Gbps"),
+        (["set", "h1", "--rate", "1Kbps"], "1 Mbit/s"),
+        (["set", "h1", "--latency", "2"], "2us"),
+        (["set", "h1", "--bit-error-rate", "1"], "0 to 0.1"),
+        (["flap", "h1", "--times", "0"], "not in 1 .."),
+        (["flap", "h1", "--down", "soon"], "2us"),
+    ],
+)
+def test_wrong_cables_are_said_before_any_rack_is_asked(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fabric", "link", *words])
+    assert ended.value.code == status.USAGE
+    assert hint in capsys.readouterr().err
+
+
+def test_a_port_is_disabled_and_a_cable_flaps(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fabric", "link", "disable", "h1"]) == status.OK
+    (changed,) = rack.fabric.cables()
+    assert (changed.name, changed.ends, changed.disabled) == ("h1", ("h1", "switch/2"), True)
+    assert main(["fabric", "link", "enable", "switch/2"]) == status.OK
+    assert rack.fabric.cables() == []
+    assert main(["fabric", "link", "flap", "h0", "--times", "2", "--down", "1h", "--up", "1s"]) == status.OK
+    assert plugged(rack) == [False, True]
+    assert main(["fabric", "link", "up", "h0"]) == status.OK
+    assert plugged(rack) == [True, True]
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "h1: the switch's port is disabled",
+        "switch/2: the switch's port is enabled",
+        "h0: flaps 2 times, 1h down and 1s up",
+    ]
 
 
 def test_show_and_counters_as_json(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,12 +263,12 @@ def test_faults(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["fault", "list"]) == status.OK
     assert capsys.readouterr().out.splitlines()[2:] == [
-        f"h0    from_card  0     0     {delay}",
-        "h1    both       0     0     drop nth 3",
+        f"h0     from_card  0     0     {delay}",
+        "h1     both       0     0     drop nth 3",
     ]
     assert main(["fault", "list", "h1", "--json"]) == status.OK
     assert json.loads(capsys.readouterr().out) == [
-        {"card": "h1", "direction": "both", "rule": "drop nth 3", "seen": 0, "hits": 0}
+        {"cable": "h1", "direction": "both", "rule": "drop nth 3", "seen": 0, "hits": 0}
     ]
     assert main(["fault", "clear", "h1"]) == status.OK
     assert main(["fault", "clear"]) == status.OK
@@ -233,7 +289,7 @@ def test_faults(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
         (["h1", "drop", "--psn", "0x1000000"], "24 bits"),
         (["h1", "drop", "--dest-qp", "x"], "0x4b"),
         (["h1", "drop", "--drection", "both"], "did you mean --direction?"),
-        ([], "CARD|list|clear"),
+        ([], "CABLE|list|clear"),
     ],
 )
 def test_wrong_faults_are_said_before_any_rack_is_asked(
@@ -243,7 +299,7 @@ def test_wrong_faults_are_said_before_any_rack_is_asked(
         main(["fault", *words])
     assert ended.value.code == status.USAGE
     said = capsys.readouterr().err
-    assert said.startswith("usage: vhca fault CARD ACTION")
+    assert said.startswith("usage: vhca fault CABLE ACTION")
     assert hint in said
 
 

@@ -1,22 +1,28 @@
 """Fabrics of many switches: what they are built of, how they are swept, and that cards on them are as on one switch."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from tests.unit.fabric.bench import Bench, Card, Turns
 from vhca.fabric import shapes
+from vhca.fabric.chart import route
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.faults import Fault
+from vhca.fabric.line import BACKLOG_BYTES, LineConfig
+from vhca.fabric.link import BAD_PACKETS, FULL_BYTES
+from vhca.fabric.port import SwitchPort
 from vhca.fabric.topology import Builder, Cable, End, NodeSpec, Topology, TopologyError
 from vhca.fabric.wires import MOST_OWED
 from vhca.management.link_speed import LinkSpeed
-from vhca.management.performance import data_words
+from vhca.management.performance import PortCounters, data_words
 from vhca.sim.clock import VirtualClock
 from vhca.subnet.manager import LIGHT_SWEEP_NS, REST_NS
 from vhca.subnet.topology import Topology as Found
 from vhca.wire import mad as madwire
 from vhca.wire import perf, sa, smp
+from vhca.wire.ib import wire_size_bytes
 from vhca.wire.mad import PerfMad, SaMad
 from vhca.wire.packet import RC, SEND, Packet, Route
 
@@ -45,6 +51,14 @@ class TopologyBench(Bench):
 
     def run(self) -> None:
         self.turns.run(10_000_000)
+
+    def counters_at(self, end: str) -> tuple[PortCounters, PortCounters]:
+        """Of both ports of a trunk, first the one that is named."""
+        here = self.fabric.cables.end(end)
+        ports = here.endpoint, here.other.endpoint
+        assert isinstance(ports[0], SwitchPort)
+        assert isinstance(ports[1], SwitchPort)
+        return replace(ports[0].counters), replace(ports[1].counters)
 
 
 def found_links(found: Found) -> set[frozenset[tuple[int, int]]]:
@@ -180,6 +194,145 @@ def test_a_cable_between_switches_that_is_pulled_is_gone_around_and_comes_back()
     for name in ("s1/30", "s9/1", "nobody", "s1/x", "s1/12345"):
         with pytest.raises(KeyError):
             bench.fabric.link_down(name)
+
+
+def test_any_cable_is_named_by_either_end_by_its_card_or_by_its_host() -> None:
+    bench = TopologyBench(shapes.ring(5, 7), ("h3",))
+    bench.run()
+    cables = bench.fabric.cables
+    trunk = cables.end("s1/1")
+    assert cables.end(trunk.other.name) is trunk.other
+    assert {trunk.name, trunk.other.name} == set(trunk.link.name.split(" - "))
+    card = cables.end("hca0")
+    assert card is cables.end("h3/1") is cables.end("h3") is bench.cards[0].port.end
+    assert cables.end(card.other.name) is card.other
+    assert bench.fabric.plant is not None
+    assert cables.end("h1").endpoint is bench.fabric.plant.hosts["h1"].ports[1]
+
+
+def test_rules_on_a_trunk_are_seen_from_the_end_that_is_named() -> None:
+    bench = TopologyBench(shapes.torus((2,), 2), ("h0", "h1"))
+    bench.run()
+    one, two = bench.cards
+    (out,) = {hop for hop in route(bench.fabric, "h0", "h1") if hop.startswith("s")} - {two.port.end.other.name}
+    lost = Fault("drop")
+    bench.fabric.add_fault(out, lost, "to")
+    assert passes(bench, one, two)
+    assert not passes(bench, two, one)
+    assert (lost.seen, lost.hits) == (1, 1)
+    assert [status.name for status in bench.fabric.cable_status()] == bench.fabric.cables.faulty()
+    with pytest.raises(ValueError, match="no card's cable"):
+        bench.fabric.add_fault(out, Fault("drop"), "to_card")
+    bench.fabric.clear_faults(bench.fabric.cables.end(out).other.name)
+    assert passes(bench, two, one)
+    assert bench.fabric.cable_status() == []
+
+
+def passes(bench: TopologyBench, one: Card, two: Card) -> bool:
+    """Does a packet get from one card to another?"""
+    two.inbox.clear()
+    one.port.send(one.data(two.lid))
+    bench.run()
+    return bool(two.inbox)
+
+
+def test_a_trunk_flaps_and_packets_go_around_while_it_is_down() -> None:
+    bench = TopologyBench(shapes.ring(5, 7), ("h1", "h2"))
+    bench.run()
+    one, two = bench.cards
+    second = 10**9
+    bench.fabric.cables.flap("s1/1", 3, second, 2 * second)
+    ups = []
+    for _ in range(10):
+        bench.pass_time(0.5)
+        ups.append(bench.fabric.cables.end("s1/1").link.up)
+        assert passes(bench, one, two)
+        bench.pass_time(0.5)
+    assert ups == [False, True, True] * 3 + [True]
+    assert bench.fabric.switches["s1"].ports[1].counters.link_downed == 3
+    bench.fabric.cables.flap("s1/1", 3, second, second)
+    bench.fabric.link_up("s1/1")
+    bench.pass_time(2)
+    assert bench.fabric.cables.end("s1/1").link.up, "another order ends it"
+
+
+def test_a_port_that_is_disabled_by_order_stays_so_whatever_the_manager_writes() -> None:
+    bench = TopologyBench(shapes.ring(5, 7), ("h1", "h2"))
+    bench.run()
+    bench.fabric.cables.set_disabled("s1/1", True)
+    port = bench.fabric.switches["s1"].ports[1]
+    bench.pass_time(30)
+    assert (port.info.port_physical_state, port.info.port_state) == (smp.PHYS_DISABLED, smp.PORT_DOWN)
+    assert passes(bench, *bench.cards)
+    assert [status.disabled for status in bench.fabric.cable_status()] == [True]
+    bench.fabric.cables.set_disabled("s1/1", False)
+    bench.pass_time(12)
+    assert port.state == smp.PORT_ACTIVE
+
+
+def test_a_trunk_that_damages_bits_shows_it_at_the_port_of_arrival() -> None:
+    bench = TopologyBench(shapes.torus((2,), 2), ("h0", "h1"))
+    bench.run()
+    one, two = bench.cards
+    out = next(hop for hop in route(bench.fabric, "h0", "h1") if hop.startswith("s"))
+    bench.fabric.set_line(out, LineConfig(bit_error_rate=1e-4))
+    before = bench.counters_at(out)
+    got = sum(passes(bench, one, two) for _ in range(400))
+    here, there = bench.counters_at(out)
+    assert 0 < got < 400
+    assert there.symbol_errors >= there.rcv_errors == 400 - got
+    assert (there.link_error_recovery, there.local_link_integrity_errors) == (0, 0)
+    assert here.symbol_errors == before[0].symbol_errors == 0
+    bench.fabric.set_line(out, LineConfig(bit_error_rate=0.01))
+    for _ in range(BAD_PACKETS + 1):
+        one.port.send(one.data(two.lid, bytes(200)))
+    bench.run()
+    there = bench.counters_at(out)[1]
+    assert (there.link_error_recovery, there.local_link_integrity_errors) == (1, 1)
+
+
+def test_data_over_two_switches_takes_the_time_of_each_cable_and_comes_in_order() -> None:
+    """By hand: three cables of 8 Gbit/s (a byte each ns) and 1000 ns, each passed on when its last bit is there."""
+    cables = [replace(cable, line=LineConfig(8 * 10**9, 1_000)) for cable in shapes.torus((2,), 2).cables]
+    topology = Topology(
+        shapes.torus((2,), 2).nodes, cables, {end: cable for cable in cables for end in (cable.a, cable.b)}
+    )
+    bench = TopologyBench(topology, ("h0", "h1"))
+    bench.pass_time(2)
+    one, two = bench.cards
+    assert one.lid
+    came: list[tuple[int, int]] = []
+    two.port.attach(lambda packet: came.append((bench.clock.now_ns(), packet.psn)))
+    began = bench.clock.now_ns()
+    for psn in range(3):
+        one.port.send(one.data(two.lid, bytes(200), psn=psn))
+    size = wire_size_bytes(one.data(two.lid, bytes(200)))
+    bench.pass_time(0.001)
+    first = began + 3 * (size + 1_000)
+    assert came == [(first + psn * size, psn) for psn in range(3)]
+
+
+def test_a_slow_trunk_pushes_back_to_the_sender_and_loses_nothing() -> None:
+    bench = TopologyBench(shapes.torus((2,), 2), ("h0", "h1"))
+    bench.run()
+    one, two = bench.cards
+    out = next(hop for hop in route(bench.fabric, "h0", "h1") if hop.startswith("s"))
+    bench.fabric.set_line(out, LineConfig(10**9))
+    packet = Packet(Route(two.lid, one.lid), RC, SEND, 0x100, 0, bytes(4096), mtu=4096)
+    sent = 0
+    began = bench.clock.now_ns()
+    while sent < 2_000:
+        while not one.port.full and sent < 2_000:
+            one.port.send(replace(packet, psn=sent))
+            sent += 1
+        bench.pass_time(0.000_01)
+    assert one.port.switch_port.dropped == {}
+    bench.pass_time(1)
+    assert [p.psn for p in two.inbox] == list(range(2_000))
+    size_ns = wire_size_bytes(packet) * 8
+    took_ns = bench.clock.now_ns() - 10**9 - began
+    # When the last was sent, what is left on both cables was not there yet.
+    assert 2_000 * size_ns - took_ns < (FULL_BYTES + 2 * BACKLOG_BYTES) * 8
 
 
 def test_a_way_over_many_switches_is_counted_at_each_as_packets_are() -> None:

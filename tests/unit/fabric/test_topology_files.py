@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vhca.fabric import netdiscover, shapes, topology_toml
+from vhca.fabric.line import LineConfig
 from vhca.fabric.topology import Builder, Cable, End, NodeSpec, Topology, TopologyError
 from vhca.fabric.topology_files import MAX_FILE_BYTES, load
 from vhca.management.link_speed import SPEEDS, WIDTHS, LinkSpeed, rate_of, slower
@@ -274,3 +275,36 @@ def test_speeds_and_rates() -> None:
         LinkSpeed(5)
     with pytest.raises(ValueError, match="8xXDR: there is no rate of so much"):
         LinkSpeed(8, "XDR")
+
+
+def test_what_cables_take_is_read_written_and_inherited() -> None:
+    text = """
+rate = "100Gbps"
+latency = "500ns"
+[[switch]]
+name = "leaf"
+[[host]]
+name = "n1"
+[[host]]
+name = "n2"
+[[cable]]
+ends = ["leaf/1", "n1/1"]
+[[cable]]
+ends = ["leaf/2", "n2/1"]
+rate = "25Gbps"
+bit_error_rate = 1e-12
+"""
+    first, second = topology_toml.read(text).cables
+    assert first.line == LineConfig(100 * 10**9, 500)
+    assert second.line == LineConfig(25 * 10**9, 500, 1e-12)
+    again = topology_toml.read(topology_toml.write(topology_toml.read(text)))
+    assert [cable.line for cable in again.cables] == [first.line, second.line]
+
+
+@pytest.mark.parametrize(
+    "words", ['rate = "25"', "rate = 25", 'latency = "11s"', 'bit_error_rate = "1"', "bit_error_rate = 1"]
+)
+def test_what_no_cable_takes_is_said_with_its_line(words: str) -> None:
+    text = f'[[switch]]\nname = "a"\n[[host]]\nname = "b"\n[[cable]]\nends = ["a/1", "b/1"]\n{words}\n'
+    with pytest.raises(TopologyError, match=r"^line 5 \(cable 1\): "):
+        topology_toml.read(text)

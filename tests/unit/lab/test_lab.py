@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,8 @@ def test_each_guest_gets_the_cards_that_were_described_for_it(tmp_path: Path) ->
     )
     with pytest.raises(GuestError, match="no such machine"):
         lab.start()
-    assert wanted == [small, slow, usual, usual]
+    assert [card.cable for card in wanted] == ["g0/1", "g0/2", "g2/1", None]
+    assert [replace(card, cable=None) for card in wanted] == [small, slow, usual, usual]
     assert [[h.name for h in guest.hcas] for guest in lab.guests] == [["hca0", "hca1"], [], ["hca2"]]
     assert [h.name for h in lab.hcas] == ["hca0", "hca1", "hca2", "hca3"]
 
@@ -142,7 +144,9 @@ def test_all_cards_of_a_lab_are_like_one_description(tmp_path: Path) -> None:
     lab = Lab(guests=2, hcas_per_guest=2, card=described, spare_hcas=1)
     rack = lab._own_rack(lab._cards, tmp_path)
     assert isinstance(rack, Rack)
-    assert [card.config for card in rack.hcas] == [described] * 5
+    assert [replace(card.config, cable=None) for card in rack.hcas] == [described] * 5
+    assert rack.fabric.knows("g1/2")
+    assert not rack.fabric.knows("g2/1")
     rack.loop.close()
 
 

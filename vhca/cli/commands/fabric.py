@@ -1,4 +1,4 @@
-"""`vhca fabric`: look at the fabric of a running rack, pull and plug its cables, and make descriptions of fabrics."""
+"""`vhca fabric`: look at the fabric of a running rack, do things to its cables, and make descriptions of fabrics."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import json
 from typing import Final
 
 from vhca.cli import running, status
-from vhca.cli.commands import fabric_make, fabric_show
+from vhca.cli.commands import fabric_link, fabric_make, fabric_show
 
 NAME: Final = "fabric"
-SUMMARY: Final = "look at a running fabric; pull and plug its cables; describe fabrics"
+SUMMARY: Final = "look at a running fabric; pull, plug and slow down its cables; describe fabrics"
 DESCRIPTION: Final = f"""\
-Look at the fabric of guests that are running, or pull and plug the cable of a card, from another terminal.
+Look at the fabric of guests that are running, or do something to one of its cables, from another terminal.
 
-{running.CARDS_AND_RACKS}"""
+{running.CARDS_AND_RACKS}
+
+{running.CABLES}"""
 EPILOG: Final = f"""\
 examples:
   vhca fabric show
@@ -24,6 +26,10 @@ examples:
   vhca fabric counters --json
   vhca fabric link down h1
   vhca fabric link up h1 --rack ~/ib
+  vhca fabric link flap leaf1/3 --times 5 --down 200ms --up 2s
+  vhca fabric link disable switch/2
+  vhca fabric link set g0/1 --rate 25Gbps --latency 2us
+  vhca fabric link set h1 --bit-error-rate 1e-8
   vhca fabric make fat-tree --hosts 1008 -o fabric.toml
 
 exit codes:
@@ -34,7 +40,7 @@ exit codes:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's options."""
     running.add_rack_option(parser, default=None)
-    orders = parser.add_subparsers(metavar="ORDER", required=True, help="show, counters, link down or up, or make")
+    orders = parser.add_subparsers(metavar="ORDER", required=True, help="show, counters, link, or make")
 
     show = fabric_show.add_arguments(orders)
     counters = orders.add_parser("counters", help="print the counters of ports, switch, subnet manager and directory")
@@ -44,14 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         asked.add_argument("--json", action="store_true", help="as JSON")
         running.add_rack_option(asked)
 
-    link = orders.add_parser("link", help="pull or plug a cable")
-    ways = link.add_subparsers(metavar="down|up", required=True, help="pull the cable of a card, or plug it in again")
-    for way, what in (("down", "pull the cable of a card"), ("up", "plug the cable of a card in again")):
-        one = ways.add_parser(way, help=what, description=what)
-        one.add_argument("card", metavar="CARD", help="h0, h1, ...; with a topology any cable, by an end: leaf1/3")
-        one.set_defaults(order=_link, way=way)
-        running.add_rack_option(one)
-
+    fabric_link.add_arguments(orders)
     fabric_make.add_arguments(orders)
 
 
@@ -71,8 +70,3 @@ def _counters(options: argparse.Namespace) -> None:
     width = max(map(len, counters), default=0)
     for name, value in counters.items():
         print(printable(f"{name.ljust(width)}  {value}"))
-
-
-def _link(options: argparse.Namespace) -> None:
-    running.order(options.rack, f"link_{options.way}", card=options.card)
-    print(f"{options.card}: the cable is {'pulled' if options.way == 'down' else 'plugged in'}")

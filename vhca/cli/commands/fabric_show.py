@@ -95,14 +95,18 @@ def _as_it_would_be(options: argparse.Namespace) -> tuple[dict[str, Any], Chart,
 
 def summary(chart: Chart) -> list[str]:
     """How many nodes and cables there are, and which cables are not as they should be."""
+    from vhca.lab.table import aligned
+
     kinds = Counter(node.kind for node in chart.nodes)
     states = Counter(cable.state for cable in chart.cables)
     told = ", ".join(f"{count} {state or 'planned'}" for state, count in sorted(states.items()))
     lines = [f"{kinds['switch']} switches, {kinds['host']} hosts, {len(chart.cables)} cables: {told}"]
-    for cable in chart.cables:
-        if cable.state not in ("Active", "") or cable.errors:
-            lines.append(f"{cable.a} - {cable.b}: {cable.link} {cable.state}, {cable.errors} errors")
-    return lines
+    odd = [
+        (cable.a, cable.b, cable.link, cable.state, str(cable.errors))
+        for cable in chart.cables
+        if cable.state not in ("Active", "") or cable.errors
+    ]
+    return lines + (aligned(("from", "to", "link", "state", "errors"), odd) if odd else [])
 
 
 def report(found: dict[str, Any]) -> str:
@@ -126,6 +130,21 @@ def report(found: dict[str, Any]) -> str:
         for port in found["ports"]
     ]
     lines = [printable(f"rack of process {found['pid']} in {found['directory']}"), *aligned(header, rows)]
+    if changed := found["cables"]:
+        header = ("cable", "ends", "cable is", "link", "fault rules", "packets hit", "line")
+        rows = [
+            (
+                cable["name"],
+                " - ".join(cable["ends"]),
+                "pulled" if not cable["plugged"] else "disabled" if cable["disabled"] else "plugged",
+                "up" if cable["up"] else "down",
+                str(cable["rules"]),
+                str(cable["hits"]),
+                cable["line"] or "-",
+            )
+            for cable in changed
+        ]
+        lines += ["", *aligned(header, rows)]
     if capture := found["capture"]:
         lines.append(
             printable(f"capture to {capture['file']}: {capture['packets']} packets {capture['trouble']}".rstrip())

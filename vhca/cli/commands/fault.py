@@ -13,20 +13,25 @@ from vhca.cli.options import whole
 NAME: Final = "fault"
 SUMMARY: Final = "lose, repeat, damage or delay packets of a running fabric"
 DESCRIPTION: Final = f"""\
-Put a fault rule on the cable of a card, list the rules with what they hit, or clear them, from another terminal.
+Put a fault rule on a cable, list the rules with what they hit, or clear them, from another terminal.
 
 ACTION is drop, duplicate, reorder (swap with the next packet), corrupt or delay.  Without options it happens to every
 packet on the cable except management's, both ways.  A packet must fit all of --opcode, --dest-qp, --psn, --direction;
 of those that do, --nth hits one, or --skip, --limit and --probability say which.  Rules act in the order in which they
 were made, and the first that hits a packet is the only one.
 
-{running.CARDS_AND_RACKS}"""
+--direction is seen from the end that is named (from, to), or from the card (from_card, to_card).
+
+{running.CARDS_AND_RACKS}
+
+{running.CABLES}"""
 EPILOG: Final = f"""\
 examples:
   vhca fault h1 drop --nth 3
   vhca fault h1 drop --opcode RDMA_WRITE --nth 3 --direction to_card
   vhca fault h0 corrupt --probability 0.01
   vhca fault h0 delay --delay-ms 5 --dest-qp 0x4b
+  vhca fault leaf1/3 drop --probability 0.01 --direction from
   vhca fault list
   vhca fault clear h1
 
@@ -35,7 +40,7 @@ exit codes:
 {status.EPILOG_COMMON}"""
 
 _ACTIONS: Final = ("drop", "duplicate", "reorder", "corrupt", "delay")
-_DIRECTIONS: Final = ("both", "from_card", "to_card")
+_DIRECTIONS: Final = ("both", "from_card", "to_card", "from", "to")
 _RULE: Final = (
     "nth",
     "skip",
@@ -67,10 +72,10 @@ def number_of(bits: int) -> Callable[[str], int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's options."""
-    parser.usage = "vhca fault CARD ACTION [options]\n       vhca fault list|clear [CARD] [options]"
-    parser.add_argument("what", metavar="CARD|list|clear", help="whose cable; or list or clear what is there")
+    parser.usage = "vhca fault CABLE ACTION [options]\n       vhca fault list|clear [CABLE] [options]"
+    parser.add_argument("what", metavar="CABLE|list|clear", help="whose cable; or list or clear what is there")
     parser.add_argument(
-        "action", metavar="ACTION|CARD", nargs="?", help=f"{', '.join(_ACTIONS)}; which card to list or clear (all)"
+        "action", metavar="ACTION|CABLE", nargs="?", help=f"{', '.join(_ACTIONS)}; which cable to list or clear (all)"
     )
     rule = parser.add_argument_group("which packets")
     count = whole(1, 1 << 48)
@@ -85,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rule.add_argument(
         "--direction",
         choices=_DIRECTIONS,
-        help="what the card sends, what it is sent, or both, counted together (both)",
+        help="one way, or both, counted together (both)",
     )
     rule.add_argument("--probability", type=float, metavar="P", help="hit each with this probability, 0 to 1")
     rule.add_argument("--management", action="store_true", default=None, help="datagrams of QP0 and QP1, too")
@@ -111,13 +116,13 @@ def execute(options: argparse.Namespace) -> int:
     if (options.action == "delay") != (options.delay_ms is not None) and not manages:
         options.refuse("delay needs --delay-ms, and nothing else takes it")
     if options.what == "list":
-        rules = running.order(options.rack, "fault_list", card=options.action)
+        rules = running.order(options.rack, "fault_list", cable=options.action)
         print(json.dumps(rules, indent=2) if options.json else report(rules))
     elif options.what == "clear":
-        cleared = running.order(options.rack, "fault_clear", card=options.action)
+        cleared = running.order(options.rack, "fault_clear", cable=options.action)
         print(f"{cleared} rule{'' if cleared == 1 else 's'} cleared")
     else:
-        said = running.order(options.rack, "fault_add", card=options.what, action=options.action, **rule)
+        said = running.order(options.rack, "fault_add", cable=options.what, action=options.action, **rule)
         print(printable(f"{options.what}: {said}"))
     return status.OK
 
@@ -128,7 +133,7 @@ def report(rules: list[dict[str, Any]]) -> str:
 
     if not rules:
         return "no rules"
-    header = ("card", "direction", "seen", "hits", "rule")
+    header = ("cable", "direction", "seen", "hits", "rule")
     return "\n".join(
-        aligned(header, [(r["card"], r["direction"], str(r["seen"]), str(r["hits"]), r["rule"]) for r in rules])
+        aligned(header, [(r["cable"], r["direction"], str(r["seen"]), str(r["hits"]), r["rule"]) for r in rules])
     )
