@@ -10,6 +10,7 @@ from firmware.model.counters import Count, CountOf, QCount, SmpCount, SmpCountOf
 from vhca.chip.counters import BoardCount
 from vhca.counting import Family, Name
 from vhca.fabric.counters import CableDrop, Drop, PortCount
+from vhca.ibsim.counters import ToolCount
 from vhca.management.counters import PerfCount, PerfCountOf
 from vhca.subnet.counters import DirectoryCount, DirectoryCountOf, ManagerCount
 from vhca.vfio_user.counters import ServerCount
@@ -53,6 +54,7 @@ SECTIONS = (
     Section("Packets dropped at the port of a card", FABRIC, "CARD.dropped.", Drop),
     Section("Packets dropped by the switch, all ports", FABRIC, "switch.dropped.", Drop),
     Section("Packets lost on the cable of a card", FABRIC, "CARD.dropped.cable_", CableDrop),
+    Section("Tools of the host", FABRIC, "tools.", ToolCount),
     Section("The subnet manager", FABRIC, "sm.", ManagerCount),
     Section("Subnet administration", FABRIC, "sa.", DirectoryCount, DirectoryCountOf),
 )

@@ -20,7 +20,8 @@ LAB: dict[str, Any] = {"guests": 2, "gdb": 0}
 ORDERS = """
 vhca() {
     case $1 in
-    fabric | fault | capture) command vhca "$@" --rack "$RACK" ;;
+    fabric) shift; command vhca fabric --rack "$RACK" "$@" ;;
+    fault | capture) command vhca "$@" --rack "$RACK" ;;
     *) command vhca "$@" ;;
     esac
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vhca.fabric.cables import CableStatus
@@ -34,13 +34,14 @@ class LiveFabric:
     docs/security.md has the whole list, with the tests that show it.
     """
 
-    def __init__(self, loop: Loop, fabric: Fabric) -> None:
+    def __init__(self, loop: Loop, fabric: Fabric, more_counters: Callable[[], dict[str, int]] = dict) -> None:
         self._loop = loop
         self._fabric = fabric
+        self._more_counters = more_counters
 
     def counters(self) -> dict[str, int]:
-        """All counters by name: port.counter, switch.dropped.reason, sm.counter, sa.counter."""
-        return self._loop.call(self._fabric.counters)
+        """All counters by name: port.counter, switch.dropped.reason, sm.counter, sa.counter, tools.counter."""
+        return self._loop.call(lambda: self._fabric.counters() | self._more_counters())
 
     def active(self, *names: str) -> bool:
         """True if the subnet manager brought these ports (all attached ones, if none is named) to ACTIVE."""

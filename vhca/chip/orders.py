@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -122,10 +122,21 @@ class _Fields:
             raise _Refused(f"there is no field {_quoted(next(iter(self._fields)))} in this order")
 
 
-class Orders:
-    """The orders of one rack, for one thread that may wait for the loop."""
+@dataclass(frozen=True, slots=True)
+class ToolPlace:
+    """Where programs of the host attach: name of the sockets; name and port GUID of the node, whether it is Active."""
 
-    def __init__(self, fabric: LiveFabric, directory: Path) -> None:
+    socket_name: str
+    node: str
+    guid: int
+    active: bool
+
+
+class Orders:
+    """The orders of one rack, for one thread that may wait for the loop; `open_tools` as :meth:`Rack.open_tools`."""
+
+    def __init__(self, fabric: LiveFabric, directory: Path, open_tools: Callable[[str], ToolPlace]) -> None:
+        self._open_tools = open_tools
         self._fabric = fabric
         self._directory = directory
         self._capture: LiveCapture | None = None
@@ -144,6 +155,7 @@ class Orders:
             "fault_add": self._fault_add,
             "fault_list": self._fault_list,
             "fault_clear": self._fault_clear,
+            "tools": self._tools,
             "capture_start": self._capture_start,
             "capture_stop": self._capture_stop,
         }
@@ -326,6 +338,19 @@ class Orders:
                 self._fabric.clear_faults(cable)
                 cleared += rules
         return cleared
+
+    # ---- programs of the host ----
+
+    def _tools(self, fields: _Fields) -> dict[str, Any]:
+        """Let programs of the host attach to a node."""
+        node = fields.text("node")
+        fields.end()
+        try:
+            return asdict(self._open_tools(node or ""))
+        except LookupError as error:
+            raise _Refused(str(error.args[0])) from error
+        except OSError as error:
+            raise _Refused(f"no sockets for programs of the host: {error.strerror}") from error
 
     # ---- captures ----
 

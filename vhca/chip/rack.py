@@ -6,6 +6,7 @@ in it runs in the loop's thread; methods that other threads may call say so.
 
 import contextlib
 import logging
+import os
 import resource
 import time
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,10 @@ from vhca.chip.board import Board
 from vhca.chip.card import Card, CardFunction, load_firmware
 from vhca.chip.control import SOCKET_NAME, ControlSocket
 from vhca.chip.live_fabric import LiveFabric
-from vhca.chip.orders import Orders, refusal
+from vhca.chip.orders import Orders, ToolPlace, refusal
 from vhca.chip.rack_config import CaptureConfig, CardConfig, RackConfig
 from vhca.chip.rounds import Rounds
+from vhca.counting import shown
 from vhca.fabric.capture import NO_LIMITS, Capture
 from vhca.fabric.capture_filter import EVERYTHING
 from vhca.fabric.captures import CaptureChoice
@@ -28,12 +30,13 @@ from vhca.fabric.fabric import Fabric
 from vhca.fabric.topology import Node, TopologyError
 from vhca.hw.hardware import UnfitBoard
 from vhca.hw.identity import MTU_BYTES
+from vhca.ibsim.server import Server as ToolServer
 from vhca.private_files import PrivateLog
 from vhca.sim.clock import RealClock
 from vhca.sim.loop import Loop, LoopEnded
 from vhca.sim.watchdog import Watchdog
 from vhca.vfio_user.connection import Connection
-from vhca.wire.smp import mtu_code
+from vhca.wire.smp import PORT_ACTIVE, mtu_code
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +111,8 @@ class Rack:
         self._subnet = Fabric(
             self.loop.call_soon,
             self.loop.clock,
-            num_ports=max(LEAST_PORTS, len(wanted)),
+            # One more than cards, for a host's tools.
+            num_ports=min(max(LEAST_PORTS, len(wanted) + 1), MAX_CARDS),
             mkey=self.config.mkey,
             topology=self.config.topology,
             routing=self.config.routing,
@@ -117,12 +121,13 @@ class Rack:
             # The loop looks at these in each round, at timers of a source only now and then.
             call_later=lambda delay_ns, fn: self.loop.call_later(delay_ns / 1e9, fn),
         )
-        self.fabric = LiveFabric(self.loop, self._subnet)
+        self.fabric = LiveFabric(self.loop, self._subnet, self._tool_counters)
         self.loop.add_timer_source(self._subnet)
         self._handlers: list[tuple[logging.Logger, logging.Handler]] = []
         self._capture: Capture | None = None
         self._running = False
-        orders = Orders(self.fabric, self.directory)
+        self._tools: ToolServer | None = None
+        orders = Orders(self.fabric, self.directory, self.open_tools)
         self._control = ControlSocket(self.directory / SOCKET_NAME, orders.answer, refusal)
         self.watchdog = Watchdog(self.loop, card_of)
         self.hcas: list[Card] = []
@@ -208,6 +213,8 @@ class Rack:
                 self._open_logs()
             if recording := self.config.capture:
                 self._capture = self._subnet.capture(recording.path, _choice(recording), ring=recording.ring)
+            if self.config.tools is not None:
+                self._open_tools(self.config.tools)
         except BaseException:
             for card in self.hcas:
                 card.stop()
@@ -243,6 +250,8 @@ class Rack:
             captures.extend(self._subnet.captures.running)
             for card in self.hcas:
                 card.stop()
+            if self._tools is not None:
+                self._tools.close()
             self._subnet.close()
 
         with contextlib.suppress(TimeoutError, LoopEnded):
@@ -259,6 +268,32 @@ class Rack:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    # ---- programs of the host (any thread) ----
+
+    def open_tools(self, node: str = "") -> ToolPlace:
+        """Let programs of this user attach under libumad2sim, at the node of this name or the usual one.
+
+        :raises LookupError: programs cannot attach there; the text says why.
+        """
+        return self.loop.call(lambda: self._tool_place(node))
+
+    def _tool_place(self, node: str) -> ToolPlace:
+        place = self._subnet.tool_node(node)
+        if self._tools is None:
+            self._open_tools(f"vhca-{os.getpid()}-{id(self):x}")
+        assert self._tools is not None
+        active = place.port_info(0).port_state == PORT_ACTIVE
+        return ToolPlace(self._tools.base, place.name, place.node_info().port_guid, active)
+
+    def _tool_counters(self) -> dict[str, int]:
+        counted = {} if self._tools is None else shown(self._tools.all_counters())
+        return {f"tools.{name}": count for name, count in sorted(counted.items())}
+
+    def _open_tools(self, base: str) -> None:
+        server = ToolServer(base, self._subnet.tool_node, self.loop)
+        server.start()
+        self._tools = server
 
     # ---- questions (any thread) ----
 

@@ -118,6 +118,8 @@ class RackConfig:
     :ivar routing: how the subnet manager leads packets; see :mod:`vhca.subnet.routing`.
     :ivar capture: what to record.
     :ivar lines: what cables take of time and bits, by their names; see :mod:`vhca.fabric.cables` for those.
+    :ivar tools: a name of sockets (`IBSIM_SOCKNAME`) at which programs of this user attach under libumad2sim; None:
+        there are none until somebody asks for them. See docs/fabric.md.
     """
 
     logs: bool = True
@@ -126,3 +128,4 @@ class RackConfig:
     routing: Engine = "min-hop"
     capture: CaptureConfig | None = None
     lines: "Mapping[str, LineConfig]" = field(default_factory=dict)
+    tools: str | None = None

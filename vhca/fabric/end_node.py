@@ -6,7 +6,7 @@ cost little.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from vhca.fabric.line import LinkCount
 from vhca.fabric.link import LinkEnd
@@ -19,14 +19,15 @@ from vhca.management.link_speed import LinkSpeed
 from vhca.management.packets import gmp_reply, is_gmp, smp_reply
 from vhca.management.partitions import default_table
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
-from vhca.management.port_agent import PortAgent, damaged_arrived
+from vhca.management.port_agent import PortAgent, damaged_arrived, may_tell
 from vhca.management.port_state import END_PORT_CAPABILITIES, PortState, first_port_info
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES, for_agent, is_answered, is_asked, is_smp, port_of
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import STATUS_INVALID_FIELD, STATUS_OK, Smp
-from vhca.wire.packet import SEND, UD, Packet
+from vhca.wire.notices import LocalChangeDetails
+from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
 from vhca.wire.smp import NodeInfo, PortInfo
 
 PARTITION_CAP: Final = 128
@@ -40,10 +41,18 @@ QUESTIONS: Final = 16
 _FIRST_PKEYS: Final = default_table(PARTITION_CAP)
 
 
-class EndPort(PortState):
-    """A port of a simulated node, at the end `end` of its cable."""
+class Programs(Protocol):
+    """Programs of the host at a port."""
 
-    __slots__ = ("_falling", "counters", "end", "node")
+    def take(self, packet: Packet) -> bool:
+        """Take a datagram that arrived at the port, if it is for a program."""
+        ...
+
+
+class EndPort(PortState):
+    """A port of a simulated node, at the end `end` of its cable; `programs` are those of its host, if there are any."""
+
+    __slots__ = ("_falling", "counters", "end", "node", "programs")
 
     def __init__(self, node: "EndNode", number: int, end: LinkEnd, speed: LinkSpeed) -> None:
         info = first_port_info(
@@ -57,6 +66,7 @@ class EndPort(PortState):
         self.node = node
         self.end = end
         self.counters = PortCounters()
+        self.programs: Programs | None = None
         self._falling = False
 
     @property
@@ -76,6 +86,36 @@ class EndPort(PortState):
         """Put a packet on the cable."""
         self.counters.sent(packet, data_words(packet))
         self.end.send(packet)
+
+    def take(self, packet: Packet) -> None:
+        """Take a datagram that the port's own host sent to itself; it is on no cable."""
+        self.node.take(self, packet)
+
+    def answer(self, packet: Packet) -> None:
+        """Send a packet of an agent; one for the host's own programs does not leave it."""
+        if self.programs is None or not self._is_own(packet):
+            self.send(packet)
+            return
+        programs = self.programs
+
+        def arrive() -> None:
+            programs.take(packet)
+
+        self.end.link.call_soon(arrive)
+
+    def _is_own(self, packet: Packet) -> bool:
+        dlid, info = packet.route.dlid, self.info
+        if dlid == PERMISSIVE_LID:
+            return packet.payload[1] == madwire.CLASS_SUBN_DR and not packet.payload[7]
+        return bool(info.lid) and info.lid <= dlid < info.lid + (1 << info.lmc)
+
+    def set_capability(self, bit: int, present: bool) -> None:
+        """Set or clear a bit of CapabilityMask, and tell the manager (trap 144)."""
+        info = self.info
+        mask = info.capability_mask | bit if present else info.capability_mask & ~bit
+        if mask != info.capability_mask:
+            info.capability_mask = mask
+            self.node.capability_changed(self)
 
     def count(self, what: LinkCount, number: int) -> None:
         """Count what the cable noticed."""
@@ -203,23 +243,53 @@ class EndNode:
         port.counters.received(packet, data_words(packet))
         if not packet.good:
             self._damaged(port, packet)
-        elif packet.dest_qp == 0 and _is_datagram(packet):
-            # There is no manager here: the agent says so.
-            if is_smp(packet.payload) and (for_agent(packet.payload) or is_asked(packet.payload)):
-                company = self._company
-                answer = company.agent.handle(port, packet.payload, company.now_ns(), packet.route.slid)
-                if answer is not None:
-                    port.send(smp_reply(packet, answer, port.info.lid))
-                tell(company.agent, port, company.now_ns, port.send, port.end)
+        else:
+            self.take(port, packet)
+
+    def take(self, port: EndPort, packet: Packet) -> None:
+        """Do with a good packet what it asks for."""
+        if packet.dest_qp == 0 and _is_datagram(packet):
+            if is_smp(packet.payload):
+                self._take_smp(port, packet)
         elif is_gmp(packet) and packet.payload[1] not in SMP_CLASSES:
+            if port.programs is not None and port.programs.take(packet):
+                return
             # More questions of one asker than it has room for are dropped, and asked again by whoever means them.
             self._company.queue.put(packet.route.slid, self._answer(port, packet))
+
+    def _take_smp(self, port: EndPort, packet: Packet) -> None:
+        mad, company = packet.payload, self._company
+        if not for_agent(mad):
+            if port.programs is not None and port.programs.take(packet):
+                return
+            if not is_asked(mad):
+                return
+            # There is no manager here: the agent says so.
+        answer = company.agent.handle(port, mad, company.now_ns(), packet.route.slid)
+        if answer is not None:
+            port.answer(smp_reply(packet, answer, port.info.lid))
+        self._tell(port)
+
+    def _tell(self, port: EndPort) -> None:
+        company = self._company
+        tell(company.agent, port, company.now_ns, port.answer, port.end)
+
+    def node_info(self, port: EndPort) -> NodeInfo:
+        """NodeInfo, as it is read by a port."""
+        return self._company.agent.identify(port)
+
+    def capability_changed(self, port: EndPort) -> None:
+        """Tell the manager, if there is one, what a port can do now."""
+        if may_tell(port):
+            details = LocalChangeDetails(lid=port.info.lid, capability_mask=port.info.capability_mask)
+            port.notices.post(madwire.TRAP_CAPABILITY_CHANGE, madwire.PRODUCER_CA, details, self._company.now_ns())
+            self._tell(port)
 
     def _damaged(self, port: EndPort, packet: Packet) -> None:
         counters, company = port.counters, self._company
         good = counters.rcv_pkts - counters.rcv_errors - packet.count
         if damaged_arrived(port, counters, packet, good, company.now_ns()):
-            tell(company.agent, port, company.now_ns, port.send, port.end)
+            self._tell(port)
 
     def _answer(self, port: EndPort, packet: Packet) -> Job:
         mad = packet.payload
@@ -231,7 +301,7 @@ class EndNode:
         else:
             reply = refusal(mad)
         if reply is not None:
-            port.send(gmp_reply(packet, reply, port.info.lid))
+            port.answer(gmp_reply(packet, reply, port.info.lid))
         yield from ()
 
 

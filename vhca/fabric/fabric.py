@@ -24,7 +24,9 @@ from vhca.fabric.line import LineConfig
 from vhca.fabric.link import CallLater, Link
 from vhca.fabric.plant import Plant
 from vhca.fabric.switch import Switch
+from vhca.fabric.tool_nodes import ToolNodes
 from vhca.fabric.topology import Node, Topology, TopologyError
+from vhca.fabric.user_mads import UserMads
 from vhca.fabric.wires import Wires
 from vhca.management.fair_queue import CallSoon
 from vhca.subnet.administration import SubnetAdministration
@@ -123,6 +125,15 @@ class Fabric:
             self.switches = {switch.name: switch}
         self.captures = Captures(self.ports, lambda: self.cables, call_soon, self.call_later, clock.now_ns)
         self.switch = next(iter(self.switches.values()))
+        self._tool_nodes = ToolNodes(
+            self.switches,
+            {} if self.plant is None else self.plant.hosts,
+            call_soon=call_soon,
+            call_later=self.call_later,
+            now_ns=clock.now_ns,
+            wires=self.wires,
+            card_key=self._card_key,
+        )
         self.manager = SubnetManager(
             self.switch.send_from_management,
             clock.now_ns,
@@ -169,6 +180,21 @@ class Fabric:
         self.cables.add_card(name, port, alias)
         self.captures.added(port)
         return port
+
+    def tool_node(self, name: str) -> UserMads:
+        """Where programs of the host attach; see :meth:`vhca.fabric.tool_nodes.ToolNodes.find`."""
+        if self.plant is not None:
+            self.plant.power_up()
+        known = self._tool_nodes.plugged
+        node = self._tool_nodes.find(name)
+        if self._tool_nodes.plugged and not known:
+            # A switch that has no LID yet tells nobody that a cable came.
+            self.manager.sweep()
+        return node
+
+    def _card_key(self, port: FabricPort) -> int:
+        """The M_Key that our manager gave a card's port."""
+        return self.manager.keys.at((port.switch_port.switch.node_guid, port.switch_port.number))
 
     def simulated(self) -> list[Node]:
         """The hosts of a topology whose place no card has taken."""

@@ -67,7 +67,9 @@ class Plant:
         return list(self.topology.ends(host))
 
     def power_up(self) -> None:
-        """Switch on a simulated node at each host whose place no card has taken."""
+        """Switch on a simulated node at each host whose place no card has taken; once."""
+        if self._powered:
+            return
         self._powered = True
         for host in self._free.values():
             self._simulate(host)

@@ -17,6 +17,10 @@ OLDER_KERNEL_SUITES: Final = ("bookworm",)
 
 TSHARK_PACKAGES: Final = ("tshark",)
 
+# Programs that attach to a fabric from the host, and what they need; without what only a real system is set up with.
+HOST_TOOL_PACKAGES: Final = ("ibsim-utils", "infiniband-diags", "opensm", "ibutils")
+HOST_TOOLS_WITHOUT: Final = frozenset(["debconf", "init-system-helpers", "tzdata"])
+
 # What ucx_perftest needs beside what a guest has; the packages have more dependencies, for graphics processors.
 UCX_PACKAGES: Final = (
     "libcap2",

@@ -22,6 +22,7 @@ _KEPT = {
     "vmlinux": 6,
     "guest-root": 3,
     "qemu": 3,
+    "host-tools": 3,
     "kernel-archives": 4,
 }
 

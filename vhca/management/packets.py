@@ -34,6 +34,22 @@ def gmp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
     )
 
 
+def gmp_packet(mad: bytes, dlid: int, slid: int, dest_qp: int = 1, src_qp: int = 1) -> Packet:
+    """A datagram of general services on its way, in the default partition."""
+    return Packet(
+        route=Route(dlid, slid),
+        service=UD,
+        op=SEND,
+        dest_qp=dest_qp,
+        psn=0,
+        payload=mad,
+        mtu=256,
+        pkey=DEFAULT_PKEY,
+        qkey=madwire.QP1_QKEY,
+        src_qp=src_qp,
+    )
+
+
 def smp_packet(mad: bytes, dlid: int, slid: int, psn: int = 0, sl: int = 0) -> Packet:
     """An SMP on its way: QP0 to QP0 on VL 15, Q_Key 0."""
     return Packet(

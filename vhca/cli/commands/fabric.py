@@ -7,10 +7,10 @@ import json
 from typing import Final
 
 from vhca.cli import running, status
-from vhca.cli.commands import fabric_link, fabric_make, fabric_show
+from vhca.cli.commands import fabric_exec, fabric_link, fabric_make, fabric_show
 
 NAME: Final = "fabric"
-SUMMARY: Final = "look at a running fabric; pull, plug and slow down its cables; describe fabrics"
+SUMMARY: Final = "look at a running fabric; pull, plug, slow down its cables; run tools on it; describe fabrics"
 DESCRIPTION: Final = f"""\
 Look at the fabric of guests that are running, or do something to one of its cables, from another terminal.
 
@@ -30,17 +30,20 @@ examples:
   vhca fabric link disable switch/2
   vhca fabric link set g0/1 --rate 25Gbps --latency 2us
   vhca fabric link set h1 --bit-error-rate 1e-8
+  vhca fabric exec -- ibnetdiscover
+  vhca fabric exec --at tools -- perfquery 1
+  vhca fabric exec --topology fabric.toml -- iblinkinfo
   vhca fabric make fat-tree --hosts 1008 -o fabric.toml
 
 exit codes:
-  0    done
+  0    done; of exec, those of the tool
 {status.EPILOG_COMMON}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's options."""
     running.add_rack_option(parser, default=None)
-    orders = parser.add_subparsers(metavar="ORDER", required=True, help="show, counters, link, or make")
+    orders = parser.add_subparsers(metavar="ORDER", required=True, help="show, counters, link, exec or make")
 
     show = fabric_show.add_arguments(orders)
     counters = orders.add_parser("counters", help="print the counters of ports, switch, subnet manager and directory")
@@ -51,13 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         running.add_rack_option(asked)
 
     fabric_link.add_arguments(orders)
+    fabric_exec.add_arguments(orders)
     fabric_make.add_arguments(orders)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
-    options.order(options)
-    return status.OK
+    return options.order(options) or status.OK
 
 
 def _counters(options: argparse.Namespace) -> None:

@@ -14,8 +14,9 @@ SUMMARY: Final = "fetch QEMU, a kernel and the guest's packages into the cache"
 DESCRIPTION: Final = """\
 Fetch everything that guests need into the cache: QEMU (if the host has none that is new enough), the kernel, and the
 packages of the guest system, of which the guest image is built; tshark (if the host has none), with which tests decode
-captures; and UCX, which a test runs in guests.  Nothing is installed on the host.  Files come from the mirror that the
-host's own apt uses and are verified.  What is there already is not fetched again."""
+captures; UCX, which a test runs in guests; and the InfiniBand tools that `vhca fabric exec` runs.  Nothing is installed
+on the host.  Files come from the mirror that the host's own apt uses and are verified.  What is there already is not
+fetched again."""
 EPILOG: Final = f"""\
 examples:
   vhca fetch
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
     from vhca.lab import Cache, Progress, prepare
+    from vhca.lab.host_tools import find_host_tools
     from vhca.lab.tshark import find_tshark
     from vhca.lab.ucx import find_ucx
 
@@ -44,6 +46,7 @@ def execute(options: argparse.Namespace) -> int:
     done = prepare(progress, options.kernel, modules_dir=options.modules, cache=cache)
     decoder = find_tshark(cache, progress)
     ucx = find_ucx(cache, progress)
+    tools = find_host_tools(cache, progress)
     if not options.quiet:
         version = ".".join(map(str, done.qemu.version))
         print(f"QEMU    {version} ({done.qemu.origin})")
@@ -51,4 +54,5 @@ def execute(options: argparse.Namespace) -> int:
         print(f"image   {done.image}")
         print(f"tshark  {decoder.command[-1]} ({decoder.origin})")
         print(f"UCX     {ucx}")
+        print(f"tools   {tools.folder}")
     return status.OK
