@@ -114,7 +114,7 @@ def test_the_loop_has_most_of_the_time_while_orders_come_without_end(rack: Rack)
 def test_any_bytes_are_an_answer_or_a_hang_up(rack: Rack, machine: Client) -> None:
     chance = random.Random(7)
     orders = ["show", "counters", "link_down", "link_up", "link_flap", "link_disable", "link_enable", "link_set"]
-    orders += ["fault_add", "fault_list", "fault_clear", "capture_stop", "x"]
+    orders += ["fault_add", "fault_list", "fault_clear", "schedule_start", "schedule_stop", "capture_stop", "x"]
     fields = [
         "card",
         "cable",

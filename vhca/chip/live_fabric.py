@@ -16,6 +16,7 @@ from vhca.fabric.chart import Chart, of_fabric, route
 from vhca.fabric.fabric import Fabric, PortStatus
 from vhca.fabric.faults import Direction, Fault
 from vhca.fabric.line import LineConfig
+from vhca.fabric.schedule import Player, Schedule
 from vhca.sim.loop import Loop
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,14 @@ class LiveFabric:
     def line(self, name: str) -> LineConfig:
         """What a cable takes of time, and how many bits arrive wrong."""
         return self._loop.call(lambda: self._fabric.cables.line(name))
+
+    def play(self, schedule: Schedule) -> Player:
+        """Carry a schedule out from now on; see :mod:`vhca.fabric.schedule`, and :meth:`stop_playing` for its end."""
+        return self._loop.call(lambda: self._fabric.play(schedule))
+
+    def stop_playing(self, player: Player) -> None:
+        """Let nothing more of a schedule happen."""
+        self._loop.call(player.stop)
 
     def knows(self, name: str) -> bool:
         """Tell whether there is a cable of this name."""

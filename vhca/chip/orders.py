@@ -20,6 +20,8 @@ from vhca.fabric import quantities
 from vhca.fabric.cables import MOST_FLAPS
 from vhca.fabric.faults import ACTIONS, DIRECTIONS, Fault
 from vhca.fabric.line import MAX_LATENCY_NS, LineConfig
+from vhca.fabric.schedule import MAX_BYTES, Player, ScheduleError
+from vhca.fabric.schedule import read as read_schedule
 from vhca.fabric.topology import MAX_NODES, TopologyError
 from vhca.sim.loop import LoopEnded
 
@@ -140,6 +142,7 @@ class Orders:
         self._fabric = fabric
         self._directory = directory
         self._capture: LiveCapture | None = None
+        self._player: Player | None = None
         self._faults_of_ours = 0
         self._orders: dict[str, Callable[[_Fields], Any]] = {
             "show": self._show,
@@ -156,6 +159,8 @@ class Orders:
             "fault_list": self._fault_list,
             "fault_clear": self._fault_clear,
             "tools": self._tools,
+            "schedule_start": self._schedule_start,
+            "schedule_stop": self._schedule_stop,
             "capture_start": self._capture_start,
             "capture_stop": self._capture_stop,
         }
@@ -351,6 +356,36 @@ class Orders:
             raise _Refused(str(error.args[0])) from error
         except OSError as error:
             raise _Refused(f"no sockets for programs of the host: {error.strerror}") from error
+
+    # ---- schedules ----
+
+    def _schedule_start(self, fields: _Fields) -> int:
+        """Carry the schedule in a file out; one at a time."""
+        path = Path(fields.text("file") or "")
+        fields.end()
+        if not path.is_absolute() or "\0" in str(path):
+            raise _Refused("file must be an absolute path")
+        if self._player is not None and self._player.left:
+            raise _Refused("a schedule is under way; stop it first")
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise _Refused(f"{path} is no ordinary file")
+            with path.open(encoding="utf-8") as file:
+                schedule = read_schedule(file.read(MAX_BYTES + 1))
+            self._player = self._fabric.play(schedule)
+        except OSError as error:
+            raise _Refused(f"{path}: {error.strerror}") from error
+        except (UnicodeError, ScheduleError) as error:
+            raise _Refused(f"{path}: {error}") from error
+        return len(schedule.events)
+
+    def _schedule_stop(self, fields: _Fields) -> int:
+        fields.end()
+        player, self._player = self._player, None
+        if player is None:
+            raise _Refused("no schedule was started by an order")
+        self._fabric.stop_playing(player)
+        return player.happened
 
     # ---- captures ----
 

@@ -2,5 +2,7 @@
 
 from vhca.fabric.faults import Action, Direction, Fault
 from vhca.fabric.line import LineConfig
+from vhca.fabric.schedule import Schedule, ScheduleError
+from vhca.fabric.schedule import read as read_schedule
 
-__all__ = ["Action", "Direction", "Fault", "LineConfig"]
+__all__ = ["Action", "Direction", "Fault", "LineConfig", "Schedule", "ScheduleError", "read_schedule"]

@@ -170,8 +170,7 @@ class Cables:
         if direction not in DIRECTIONS:
             raise ValueError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
         if direction in ("from_card", "to_card"):
-            if end.link not in self._names:
-                raise ValueError(f"{name} is no card's cable; say from or to, as seen from there")
+            self.check_card(name)
             end = end.link.a
         sides = {"from": (end,), "from_card": (end,), "to": (end.other,), "to_card": (end.other,)}
         for side in sides.get(direction, (end.link.a, end.link.b)):
@@ -195,6 +194,23 @@ class Cables:
         for rule in sent:
             found.append(("both" if id(rule) in arriving_ids else there[0], rule))
         return found + [(there[1], rule) for rule in arriving if id(rule) not in sent_ids]
+
+    def check_card(self, name: str) -> None:
+        """ValueError if a cable is no card's, so that nothing comes from a card there."""
+        if self.end(name).link not in self._names:
+            raise ValueError(f"{name} is no card's cable; say from or to, as seen from there")
+
+    def remove_fault(self, name: str, fault: Fault) -> None:
+        """Take one rule of a cable away, if it is still there."""
+        link = self.end(name).link
+        for end in (link.a, link.b):
+            if end.faults is not None:
+                end.faults.rules = [rule for rule in end.faults.rules if rule is not fault]
+                link.wires.changes += 1
+                if not end.faults.rules:
+                    held, end.faults = end.faults.flush(), None
+                    for packet in held:
+                        end.send(packet)
 
     def clear_faults(self, name: str) -> None:
         """Take a cable's rules away; what they hold back goes on."""

@@ -23,6 +23,7 @@ from vhca.fabric.faults import Direction, Fault
 from vhca.fabric.line import LineConfig
 from vhca.fabric.link import CallLater, Link
 from vhca.fabric.plant import Plant
+from vhca.fabric.schedule import Player, Schedule
 from vhca.fabric.switch import Switch
 from vhca.fabric.tool_nodes import ToolNodes
 from vhca.fabric.topology import Node, Topology, TopologyError
@@ -223,6 +224,12 @@ class Fabric:
     def clear_faults(self, name: str) -> None:
         """Repair a cable. KeyError if there is none."""
         self.cables.clear_faults(name)
+
+    def play(self, schedule: Schedule) -> Player:
+        """Carry a schedule out from now on. ScheduleError if it names a cable that is not there."""
+        player = Player(schedule, self.cables, self.call_later, self._clock.now_ns)
+        player.start()
+        return player
 
     def knows(self, name: str) -> bool:
         """Tell whether there is a cable of this name."""

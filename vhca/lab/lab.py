@@ -33,6 +33,7 @@ from vhca.lab.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from vhca.chip.live_fabric import LiveFabric
+    from vhca.fabric.schedule import Schedule
     from vhca.fabric.topology import Topology
 
 
@@ -56,6 +57,7 @@ class Lab:
         keep_logs: bool = False,
         live_console: Callable[[str], Sink] | None = None,
         gdb: int | None = None,
+        schedule: Schedule | None = None,
         rack_factory: RackFactory | None = None,
         progress: Progress | None = None,
         cache: Cache | None = None,
@@ -71,7 +73,8 @@ class Lab:
         to is refused. Without it they go to a temporary folder, removed after a run that did not fail unless
         `keep_logs`. `live_console`: called with a guest's name; what it returns is called with what the console prints,
         as it comes. `gdb`: let gdb attach to guest i at port `gdb` + i of the loopback, which any user of the host can
-        reach; 0: at a private socket (:meth:`gdb_address`). `rack_factory`: makes another device side than
+        reach; 0: at a private socket (:meth:`gdb_address`). `schedule`: what happens to cables, from when all ports are
+        ACTIVE (:func:`vhca.fabric.schedule.read` reads one). `rack_factory`: makes another device side than
         :class:`vhca.chip.rack.Rack`, such as one in another process.
         """
         if guests < 1 or guests > 1000:
@@ -111,6 +114,7 @@ class Lab:
         self._keep_logs = keep_logs
         self._modules_dir = modules_dir
         self._extra_modules = extra_modules
+        self._schedule = schedule
         self._rack_factory = rack_factory or self._own_rack
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
@@ -176,6 +180,8 @@ class Lab:
                 self.wait_active(self.guest_config.boot_timeout_s)
             for guest in self.guests:
                 guest.boot_times.end(boot_times.ACTIVE)
+            if self._schedule is not None:
+                self.fabric.play(self._schedule)
         except BaseException:
             self.stop(failed=True)
             raise

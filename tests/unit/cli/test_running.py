@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -301,6 +302,32 @@ def test_wrong_faults_are_said_before_any_rack_is_asked(
     said = capsys.readouterr().err
     assert said.startswith("usage: vhca fault CABLE ACTION")
     assert hint in said
+
+
+def test_a_schedule_is_started_and_stopped(rack: Rack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "faults.toml"
+    words = 'cable = "h1"\naction = "down"\n'
+    file.write_text(f'[[event]]\nat = "0s"\n{words}[[event]]\nat = "1h"\n{words}')
+    assert main(["fault", "schedule", str(file)]) == status.OK
+    deadline_s = time.monotonic() + 10
+    while plugged(rack) != [True, False]:
+        assert time.monotonic() < deadline_s
+    assert main(["fault", "schedule", str(file)]) == status.TROUBLE
+    assert main(["fault", "schedule", "stop"]) == status.OK
+    assert main(["fault", "schedule", "stop"]) == status.TROUBLE
+    said = capsys.readouterr()
+    assert said.out == "2 events are planned\n1 events have happened\n"
+    assert "a schedule is under way" in said.err
+    assert "no schedule was started" in said.err
+    file.write_text(f'[[event]]\nat = "0s"\n{words.replace("h1", "h9")}')
+    assert main(["fault", "schedule", str(file)]) == status.TROUBLE
+    file.write_text("x")
+    assert main(["fault", "schedule", str(file)]) == status.TROUBLE
+    assert main(["fault", "schedule", str(tmp_path / "none")]) == status.TROUBLE
+    said = capsys.readouterr()
+    assert [word in said.err for word in ("no such cable 'h9'", "not TOML", "No such file")] == [True] * 3
+    with pytest.raises(SystemExit):
+        main(["fault", "schedule"])
 
 
 def test_the_command_line_knows_all_faults() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from vhca.cli import running, status
@@ -20,6 +21,8 @@ packet on the cable except management's, both ways.  A packet must fit all of --
 of those that do, --nth hits one, or --skip, --limit and --probability say which.  Rules act in the order in which they
 were made, and the first that hits a packet is the only one.
 
+schedule carries out a file that says what happens to which cables when; docs/fabric.md shows one.
+
 --direction is seen from the end that is named (from, to), or from the card (from_card, to_card).
 
 {running.CARDS_AND_RACKS}
@@ -34,6 +37,8 @@ examples:
   vhca fault leaf1/3 drop --probability 0.01 --direction from
   vhca fault list
   vhca fault clear h1
+  vhca fault schedule faults.toml
+  vhca fault schedule stop
 
 exit codes:
   0    done
@@ -72,10 +77,16 @@ def number_of(bits: int) -> Callable[[str], int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's options."""
-    parser.usage = "vhca fault CABLE ACTION [options]\n       vhca fault list|clear [CABLE] [options]"
-    parser.add_argument("what", metavar="CABLE|list|clear", help="whose cable; or list or clear what is there")
+    parser.usage = (
+        "vhca fault CABLE ACTION [options]\n       vhca fault list|clear [CABLE] [options]\n"
+        "       vhca fault schedule FILE|stop [options]"
+    )
+    parser.add_argument("what", metavar="CABLE|list|clear|schedule", help="which cable; or list or clear what is there")
     parser.add_argument(
-        "action", metavar="ACTION|CABLE", nargs="?", help=f"{', '.join(_ACTIONS)}; which cable to list or clear (all)"
+        "action",
+        metavar="ACTION|CABLE|FILE|stop",
+        nargs="?",
+        help=f"{', '.join(_ACTIONS)}; which cable to list or clear (all); the schedule",
     )
     rule = parser.add_argument_group("which packets")
     count = whole(1, 1 << 48)
@@ -105,7 +116,7 @@ def execute(options: argparse.Namespace) -> int:
     from vhca.lab.errors import printable
 
     rule = {name: getattr(options, name) for name in _RULE if getattr(options, name) is not None}
-    manages = options.what in ("list", "clear")
+    manages = options.what in ("list", "clear", "schedule")
     if manages and rule:
         options.refuse(f"{options.what} takes no --{next(iter(rule)).replace('_', '-')}")
     if options.json and options.what != "list":
@@ -115,7 +126,9 @@ def execute(options: argparse.Namespace) -> int:
         options.refuse(f"{what}  Say: vhca fault {options.what} {'|'.join(_ACTIONS)}")
     if (options.action == "delay") != (options.delay_ms is not None) and not manages:
         options.refuse("delay needs --delay-ms, and nothing else takes it")
-    if options.what == "list":
+    if options.what == "schedule":
+        _schedule(options)
+    elif options.what == "list":
         rules = running.order(options.rack, "fault_list", cable=options.action)
         print(json.dumps(rules, indent=2) if options.json else report(rules))
     elif options.what == "clear":
@@ -125,6 +138,25 @@ def execute(options: argparse.Namespace) -> int:
         said = running.order(options.rack, "fault_add", cable=options.what, action=options.action, **rule)
         print(printable(f"{options.what}: {said}"))
     return status.OK
+
+
+def _schedule(options: argparse.Namespace) -> None:
+    from vhca.fabric.schedule import ScheduleError, read
+    from vhca.lab.errors import LabError
+
+    if options.action is None:
+        options.refuse("which schedule?  Say: vhca fault schedule FILE, or stop")
+    if options.action == "stop":
+        print(f"{running.order(options.rack, 'schedule_stop')} events have happened")
+        return
+    path = Path(options.action).expanduser().resolve()
+    try:
+        read(path.read_text("utf-8"))  # what is wrong with it is known before any rack is asked
+    except (OSError, UnicodeError) as error:
+        raise LabError(f"{path}: {error}", "name a file that describes a schedule") from error
+    except ScheduleError as error:
+        raise LabError(f"{path}: {error}", "docs/fabric.md shows a schedule") from error
+    print(f"{running.order(options.rack, 'schedule_start', file=str(path))} events are planned")
 
 
 def report(rules: list[dict[str, Any]]) -> str:
