@@ -27,6 +27,7 @@ from vhca.hw.events import (
 )
 from vhca.hw.hardware import Firmware, Hardware
 from vhca.wire.connectx.eqe import CmdData
+from vhca.wire.smp import PortInfo
 
 # Those that are due in the same moment share several steps: so many at most, and none behind one that had much to do,
 # as the last try of a queue pair with hundreds of requests has.
@@ -144,6 +145,10 @@ class Kernel:
     def objects(self) -> Mapping[str, int]:
         """See :class:`vhca.hw.hardware.Firmware`."""
         return self.hca.objects()
+
+    def port_info(self, port: int) -> PortInfo:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.agents.ports[port].managed.info
 
     def _command(self, event: CommandPosted) -> None:
         """Run a command; its completion is an EQE if the command EQ was there before and still is (bring-up order)."""

@@ -83,7 +83,10 @@ class Machine(RemoteDriver):
         )
         board = self.board
         self.port.attach(
-            lambda packet: board.packet_in(1, packet), lambda up: board.link_change(1, up), lambda: board.full
+            lambda packet: board.packet_in(1, packet),
+            lambda up: board.link_change(1, up),
+            lambda: board.full,
+            lambda: board.port_info(1),
         )
         self.port.card = board
         board.plug(1, self.port)

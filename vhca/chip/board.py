@@ -39,6 +39,7 @@ from vhca.hw.memory import DmaError, Memory
 from vhca.sim.clock import Clock
 from vhca.wire.connectx.init_segment import HealthSyndrome, NicInterface
 from vhca.wire.packet import Packet, Route
+from vhca.wire.smp import PortInfo
 
 log = logging.getLogger(__name__)
 
@@ -324,6 +325,10 @@ class Board:
     def objects(self) -> dict[str, int]:
         """Live objects by kind: the ledger."""
         return dict(self.firmware.objects())
+
+    def port_info(self, port: int) -> PortInfo | None:
+        """PortInfo of a port as the card's agent has it, to be looked at only; None if the firmware failed."""
+        return None if self.dead else self.firmware.port_info(port)
 
     # ---- events and effects ----
 

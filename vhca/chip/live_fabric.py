@@ -13,11 +13,12 @@ from vhca.fabric.capture_filter import EVERYTHING, CaptureFilter
 from vhca.fabric.capture_writer import File, Ring, Stream
 from vhca.fabric.captures import CaptureChoice
 from vhca.fabric.chart import Chart, of_fabric, route
-from vhca.fabric.fabric import Fabric, PortStatus
+from vhca.fabric.fabric import Fabric, ManagerState, PortStatus
 from vhca.fabric.faults import Direction, Fault
 from vhca.fabric.line import LineConfig
 from vhca.fabric.schedule import Player, Schedule
 from vhca.sim.loop import Loop
+from vhca.subnet.partitions import Partitions
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +46,27 @@ class LiveFabric:
         return self._loop.call(lambda: self._fabric.counters() | self._more_counters())
 
     def active(self, *names: str) -> bool:
-        """True if the subnet manager brought these ports (all attached ones, if none is named) to ACTIVE."""
+        """True if a subnet manager brought these ports to ACTIVE at both ends; if none is named, all that have a link.
+
+        The ports are asked, so it is true whoever the manager is.
+        """
         return self._loop.call(lambda: self._fabric.active(*names))
 
     def lid(self, name: str) -> int:
         """LID of a card's port, 0 while it has none."""
         return self._loop.call(lambda: self._fabric.lid(name))
+
+    def sm_lid(self, name: str) -> int:
+        """LID of the subnet manager that a card's port knows, whoever that is; 0 if it knows none."""
+        return self._loop.call(lambda: self._fabric.sm_lid(name))
+
+    def manager_state(self) -> ManagerState:
+        """What our own subnet manager is: "master", or "standby" while another one is, and so on (14.4.1)."""
+        return self._loop.call(lambda: self._fabric.manager_state)
+
+    def partitions(self) -> Partitions:
+        """Who may speak to whom, by port GUIDs."""
+        return self._loop.call(lambda: self._fabric.manager.partitions)
 
     def link_down(self, name: str) -> None:
         """Pull a cable."""

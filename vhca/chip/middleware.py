@@ -14,6 +14,7 @@ from vhca.hw.events import Event
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Hardware, Through, TraceSink
 from vhca.hw.memory import Memory
 from vhca.wire.packet import Route
+from vhca.wire.smp import PortInfo
 
 Middleware = Callable[[str, FirmwareImage], FirmwareImage]
 """Name of a card and its image: the image that is booted instead."""
@@ -56,6 +57,10 @@ class ProgramTap:
     def objects(self) -> Mapping[str, int]:
         """See :class:`vhca.hw.hardware.Firmware`."""
         return self.inner.objects()
+
+    def port_info(self, port: int) -> PortInfo:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.inner.port_info(port)
 
 
 class MemoryTap:

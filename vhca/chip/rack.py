@@ -9,7 +9,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -108,6 +108,7 @@ class Rack:
         self.directory = Path(directory)
         self.loop = Loop(RealClock())
         self._rounds = Rounds(self.loop.call_soon, self.loop.clock.now_ns)
+        self._heirs: set[int] = set()  # port GUIDs
         self._subnet = Fabric(
             self.loop.call_soon,
             self.loop.clock,
@@ -120,6 +121,10 @@ class Rack:
             group_mtu=mtu_code(min((card.mtu for card in wanted), default=MTU_BYTES)),
             # The loop looks at these in each round, at timers of a source only now and then.
             call_later=lambda delay_ns, fn: self.loop.call_later(delay_ns / 1e9, fn),
+            priority=self.config.sm_priority,
+            heirs=self._may_manage() if self.config.heirs is not None else None,
+            lmc=self.config.lmc,
+            partitions=self.config.partitions,
         )
         self.fabric = LiveFabric(self.loop, self._subnet, self._tool_counters)
         self.loop.add_timer_source(self._subnet)
@@ -139,6 +144,7 @@ class Rack:
                 if not self._subnet.knows(name):
                     raise RackError(f"there is no cable {name}; name a card, or an end such as leaf1/3 or switch/1")
                 self._subnet.set_line(name, line)
+            self._name_cards()
         except BaseException:
             self.loop.close()
             raise
@@ -172,6 +178,7 @@ class Rack:
             lambda packet: card.board.packet_in(1, packet),
             lambda up: card.board.link_change(1, up),
             lambda: card.board.full,
+            lambda: card.board.port_info(1),
         )
         port.set_enabled(False)
         port.notice = lambda what, count: card.board.link_count(1, what, count)
@@ -179,6 +186,19 @@ class Rack:
         card.board.looped = port.looped
         card.plug(1, port)
         return card
+
+    def _may_manage(self) -> Callable[[int], bool]:
+        return (lambda _guid: True) if self.config.heirs == "any" else self._heirs.__contains__
+
+    def _name_cards(self) -> None:
+        """Let heirs and partitions, which name cards, have their GUIDs."""
+        guids = {card.name: card.info.port_guids[0] for card in self.hcas}
+        try:
+            if self.config.heirs is not None and self.config.heirs != "any":
+                self._heirs |= {guids[name] for name in self.config.heirs}
+            self._subnet.name_cards(guids)
+        except KeyError as error:
+            raise RackError(f"there is no card {error.args[0]}; there are {', '.join(guids) or 'none'}") from None
 
     def _check_guids(self) -> None:
         """A manager takes two nodes, or two ports, with one GUID for the same."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 from vhca.management.link_speed import USUAL, LinkSpeed
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vhca.fabric.capture_writer import Ring
     from vhca.fabric.line import LineConfig
     from vhca.fabric.topology import Topology
+    from vhca.subnet.partitions import Partitions
 
 MTUS: Final = (2048, 4096)
 """Of a port, in bytes. IPoIB's broadcast group has that of the smallest: all ports of a subnet must be able to join."""
@@ -116,10 +117,18 @@ class RackConfig:
     :ivar topology: the switches, cables and hosts of the fabric; None: one switch. Hosts whose place no card takes are
         simulated: they answer managers and nobody else. See docs/topologies.md.
     :ivar routing: how the subnet manager leads packets; see :mod:`vhca.subnet.routing`.
+    :ivar lmc: each card has 2**lmc LIDs (0 to 7); where there are several ways, they are spread over them.
+    :ivar partitions: who may speak to whom, see docs/fabric.md; None: everybody to everybody.
+    :ivar heirs: the cards (h0, h1 ...) whose hosts may be the subnet manager instead of ours, or "any"; then that with
+        the higher priority is master, ours takes over when it is gone, and M_Keys are no secrets: `mkey` is 0 or a key
+        that the other one knows. None: ours is master whatever the others say.
+    :ivar sm_priority: of our subnet manager, 0 to 15; None: 14, or 1 if there are heirs.
     :ivar capture: what to record.
     :ivar lines: what cables take of time and bits, by their names; see :mod:`vhca.fabric.cables` for those.
     :ivar tools: a name of sockets (`IBSIM_SOCKNAME`) at which programs of this user attach under libumad2sim; None:
         there are none until somebody asks for them. See docs/fabric.md.
+
+    :raises ValueError: it contradicts itself.
     """
 
     logs: bool = True
@@ -129,3 +138,15 @@ class RackConfig:
     capture: CaptureConfig | None = None
     lines: "Mapping[str, LineConfig]" = field(default_factory=dict)
     tools: str | None = None
+    lmc: int = 0
+    partitions: "Partitions | None" = None
+    heirs: Sequence[str] | Literal["any"] | None = None
+    sm_priority: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.heirs is not None and self.mkey is None:
+            raise ValueError("another subnet manager knows no secret M_Keys: give mkey=0, or one that it is told")
+        if not 0 <= self.lmc <= 7:
+            raise ValueError(f"lmc {self.lmc}: it is 0 to 7")
+        if self.sm_priority is not None and not 0 <= self.sm_priority <= 15:
+            raise ValueError(f"sm_priority {self.sm_priority}: it is 0 to 15")

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vhca import DEFAULT_KERNEL
 from vhca.subnet.engines import ENGINES
@@ -20,6 +20,7 @@ from vhca.subnet.engines import ENGINES
 if TYPE_CHECKING:
     from vhca.fabric.topology import Topology
     from vhca.lab import CardConfig, GuestConfig, Lab, Progress, RackConfig
+    from vhca.subnet.partitions import Partitions
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
@@ -167,6 +168,64 @@ def add_topology_options(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def manager(text: str) -> str:
+    """A type for who manages a lab's subnet: `embedded`, or `opensm@g0`."""
+    if not re.fullmatch(r"embedded|opensm@g\d{1,4}", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: there are embedded, and opensm@g0 (or another guest)")
+    return text
+
+
+def add_manager_options(parser: argparse._ActionsContainer, *, guests: bool) -> None:
+    """Give a command with a fabric the options about its subnet manager; `guests`: whether it boots guests itself."""
+    embedded = "who manages the subnet: embedded, our manager in the switch; "
+    if guests:
+        parser.add_argument(
+            "--sm",
+            type=manager,
+            default="embedded",
+            metavar="embedded|opensm@gN",
+            help=f"{embedded}opensm@g0, OpenSM in that guest, with M_Keys off unless --mkey gives one"
+            " (default: %(default)s)",
+        )
+    else:
+        parser.add_argument(
+            "--sm",
+            choices=("embedded", "any"),
+            default="embedded",
+            help=f"{embedded}any, whoever has the highest priority, with M_Keys off unless --mkey gives one"
+            " (default: %(default)s)",
+        )
+    parser.add_argument(
+        "--sm-priority",
+        type=whole(0, 15),
+        metavar="N",
+        help="of the embedded manager: where there is another one, that with the higher priority is master"
+        " (default: 14, 1 if it is to hand over)",
+    )
+    parser.add_argument(
+        "--partitions",
+        type=partition_description,
+        metavar="FILE",
+        help="who may speak to whom, as in OpenSM's partitions.conf; cards by their names, too: `one=0x8001, ipoib :"
+        " h0=full, h1=full ;` (default: everybody to everybody)",
+    )
+    parser.add_argument(
+        "--lmc", type=whole(0, 7), default=0, metavar="N", help="each card has 2**N LIDs (default: %(default)s)"
+    )
+
+
+def partition_description(text: str) -> Partitions:
+    """A type for a file that describes partitions."""
+    from vhca.subnet.partition_file import PartitionError, read
+
+    try:
+        return read(Path(text).expanduser().read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text}: {error}") from None
+    except PartitionError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
 def topology_file(text: str) -> Topology:
     """A type for a file that describes a fabric."""
     from vhca.fabric.topology import TopologyError
@@ -190,6 +249,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     add_kernel_options(group)
     add_mkey_option(group)
     add_topology_options(group)
+    add_manager_options(group, guests=True)
     group.add_argument(
         "--memory",
         type=memory(384),
@@ -325,7 +385,17 @@ def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
     capture = None
     if options.capture is not None:
         capture = CaptureConfig(options.capture, ports, options.capture_both_ends)
-    return RackConfig(mkey=options.mkey, topology=options.topology, routing=options.routing, capture=capture)
+    heirs: Literal["any"] | None = "any" if options.sm == "any" else None
+    return RackConfig(
+        mkey=options.mkey or 0 if heirs else options.mkey,
+        topology=options.topology,
+        routing=options.routing,
+        capture=capture,
+        lmc=options.lmc,
+        partitions=options.partitions,
+        heirs=heirs,
+        sm_priority=options.sm_priority,
+    )
 
 
 def add_kernel_bug_options(parser: argparse.ArgumentParser) -> None:
@@ -408,6 +478,7 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
         guest=guest_config(options),
         card=card_config(options),
         rack=rack_config(options, options.guests * options.hcas),
+        sm=options.sm,
         log_dir=options.log_dir,
         modules_dir=options.modules,
         keep_logs=options.keep_logs,

@@ -11,7 +11,6 @@ from vhca.fabric.fabric import Fabric
 from vhca.fabric.port import SwitchPort
 from vhca.fabric.topology import End, Kind, Topology, TopologyError
 from vhca.management.performance import PortCounters
-from vhca.subnet.topology import Topology as Found
 from vhca.wire import smp
 
 MAX_HOPS: Final = 64
@@ -97,23 +96,21 @@ def of_fabric(fabric: Fabric, start: int = 0, count: int | None = None) -> Chart
 
 
 def _nodes(fabric: Fabric) -> Iterator[ChartNode]:
-    found = fabric.manager.topology
-    if fabric.plant is None:
+    plant = fabric.plant
+    if plant is None:
         switch = fabric.switch
         yield ChartNode(switch.name, "switch", len(switch.ports) - 1, switch.node_guid, switch.lid)
         for name in fabric.ports:
             yield ChartNode(name, "host", 1, 0, fabric.lid(name), name)
         return
     cards = {port.host.name: name for name, port in fabric.ports.items() if port.host is not None}
-    for node in fabric.plant.topology.nodes.values():
+    for node in plant.topology.nodes.values():
         card = cards.get(node.name, "")
-        lid = fabric.lid(card) if card else _lid(found, node.guid)
+        if node.kind == "switch":
+            lid = fabric.switches[node.name].lid
+        else:
+            lid = fabric.lid(card) if card else plant.lid(node.name)
         yield ChartNode(node.name, node.kind, node.ports, node.guid, lid, card)
-
-
-def _lid(found: Found, guid: int) -> int:
-    node = found.nodes.get(guid)
-    return next((port.lid for port in node.end_ports()), 0) if node is not None else 0
 
 
 def _cable_count(fabric: Fabric) -> int:

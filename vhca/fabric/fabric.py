@@ -6,11 +6,11 @@ of that loop. Nothing is configured behind the scenes: ports come up because the
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from vhca.counting import shown
 from vhca.fabric.cables import Cables, CableStatus
@@ -32,8 +32,10 @@ from vhca.fabric.wires import Wires
 from vhca.management.fair_queue import CallSoon
 from vhca.subnet.administration import SubnetAdministration
 from vhca.subnet.counters import ManagerCount
+from vhca.subnet.election import Heirs
 from vhca.subnet.engines import Engine
 from vhca.subnet.manager import SubnetManager
+from vhca.subnet.partitions import Partitions
 from vhca.wire import smp
 from vhca.wire.packet import MANAGEMENT_VL, Packet
 
@@ -44,6 +46,15 @@ _STATES: Final = {
     smp.PORT_INIT: "Initialize",
     smp.PORT_ARMED: "Armed",
     smp.PORT_ACTIVE: "Active",
+}
+
+
+ManagerState = Literal["not active", "discovering", "standby", "master"]
+_MANAGER_STATES: Final[dict[int, ManagerState]] = {
+    smp.SM_STATE_NOTACTIVE: "not active",
+    smp.SM_STATE_DISCOVERING: "discovering",
+    smp.SM_STATE_STANDBY: "standby",
+    smp.SM_STATE_MASTER: "master",
 }
 
 
@@ -86,6 +97,9 @@ class Fabric:
     `group_mtu` is the code of what IPoIB's broadcast group has: a port with less cannot join it. `call_later(delay_ns,
     fn)` runs `fn` when it is time; without it :meth:`run_timers` does.
 
+    The manager inside is master unless `heirs` tells of a port GUID that a manager there may be: then the one with the
+    higher `priority` (0 to 15) is. `lmc`: cards have 2**lmc LIDs each. `partitions`: who may speak to whom; None: all.
+
     :ivar cables: all cables, by their names.
     """
 
@@ -103,6 +117,10 @@ class Fabric:
         random: Random | None = None,
         group_mtu: int = smp.MTU_4096,
         call_later: CallLater | None = None,
+        priority: int | None = None,
+        heirs: Heirs | None = None,
+        lmc: int = 0,
+        partitions: Partitions | None = None,
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
@@ -142,6 +160,10 @@ class Fabric:
             random=random,
             mkey=mkey,
             routing=routing,
+            priority=priority,
+            heirs=heirs,
+            lmc=lmc,
+            partitions=partitions,
         )
         self.administration = SubnetAdministration(
             self.manager, self.switch.send_from_management, clock.now_ns, call_soon, num_ports, random, group_mtu
@@ -197,6 +219,11 @@ class Fabric:
         """The M_Key that our manager gave a card's port."""
         return self.manager.keys.at((port.switch_port.switch.node_guid, port.switch_port.number))
 
+    def name_cards(self, guids: Mapping[str, int]) -> None:
+        """Give partitions that name cards or hosts the GUIDs of their ports; KeyError if there is no such one."""
+        hosts = {host.name: host.port_guids[0] for host in self.simulated()}
+        self.manager.partitions = self.manager.partitions.with_cards(hosts | dict(guids))
+
     def simulated(self) -> list[Node]:
         """The hosts of a topology whose place no card has taken."""
         return [] if self.plant is None else self.plant.left()
@@ -246,26 +273,22 @@ class Fabric:
     # State
 
     def active(self, *names: str) -> bool:
-        """True if the subnet manager brought these ports (all attached ones, if none is named) to Active."""
+        """True if a subnet manager brought these ports (all with a link, if none is named) to Active at both ends."""
         ports = [self.ports[name] for name in names] or [port for port in self.ports.values() if port.up]
-        return self.manager.settled and all(self._port_active(port) for port in ports)
+        return all(port.active for port in ports)
 
     def lid(self, name: str) -> int:
-        """LID of the card's port at this cable, 0 if it has none yet."""
-        known = self._known_port(self.ports[name])
-        return known.lid if known is not None else 0
+        """LID of the card's port at this cable, 0 if it has no link or no LID yet."""
+        return self.ports[name].lid
 
-    def _known_port(self, port: FabricPort) -> smp.PortInfo | None:
-        topology = self.manager.topology
-        peer = topology.cables.get((port.switch_port.switch.node_guid, port.switch_port.number))
-        node = topology.nodes.get(peer[0]) if peer is not None else None
-        found = node.ports.get(peer[1]) if node is not None and peer is not None else None
-        return found.info if found is not None else None
+    def sm_lid(self, name: str) -> int:
+        """LID of the subnet manager that the card's port knows, whoever that is; 0 if it knows none."""
+        return self.ports[name].sm_lid
 
-    def _port_active(self, port: FabricPort) -> bool:
-        known = self._known_port(port)
-        near = port.switch_port.state == smp.PORT_ACTIVE
-        return near and known is not None and known.port_state == smp.PORT_ACTIVE
+    @property
+    def manager_state(self) -> ManagerState:
+        """What the manager inside is: master, or what else."""
+        return _MANAGER_STATES[self.manager.election.state]
 
     def status(self) -> list[PortStatus]:
         """How each card's port and cable are."""

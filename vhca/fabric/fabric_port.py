@@ -15,6 +15,7 @@ from vhca.fabric.topology import Node
 from vhca.fabric.wires import Tap, Taps
 from vhca.management.link_speed import USUAL, LinkSpeed
 from vhca.wire.packet import DEFAULT_PKEY, MANAGEMENT_VL, Packet, Route
+from vhca.wire.smp import PORT_ACTIVE, PortInfo
 
 
 class Listener(Protocol):
@@ -46,6 +47,7 @@ class FabricPort:
         self._card_full: Callable[[], bool] | None = None
         # Begins to listen to what the card tells of itself, and gives what ends that.
         self.watch: Callable[[Callable[[CardRecord], None]], Callable[[], None]] | None = None
+        self._port_info: Callable[[], PortInfo | None] | None = None
         # Whose port this is, for whoever looks through the switch.
         self.card: object = None
         # What the cable noticed at this end, and who wants to know.
@@ -64,12 +66,14 @@ class FabricPort:
         receive: Callable[[Packet], None],
         link_changed: Callable[[bool], None] | None = None,
         full: Callable[[], bool] | None = None,
+        port_info: Callable[[], PortInfo | None] | None = None,
     ) -> None:
         """Plug a card in and switch its transmitter on; `link_changed` hears soon that the link is up.
 
-        While `full` says so, data for the card waits on the cable.
+        While `full` says so, data for the card waits on the cable. `port_info` gives what the card's agent has.
         """
         self._card_full = full
+        self._port_info = port_info
         self._receive = receive
         self._link_changed = link_changed
         self.end.set_enabled(True)
@@ -80,6 +84,28 @@ class FabricPort:
         self._receive = None
         self._link_changed = None
         self._card_full = None
+        self._port_info = None
+
+    @property
+    def lid(self) -> int:
+        """LID of the card's port, as the card itself has it; 0 without a link, or before a manager gave one."""
+        info = self._card_info()
+        return info.lid if info is not None else 0
+
+    @property
+    def sm_lid(self) -> int:
+        """LID of the master subnet manager, as the card's port has it; 0 without a link, or before there was one."""
+        info = self._card_info()
+        return info.sm_lid if info is not None else 0
+
+    @property
+    def active(self) -> bool:
+        """True if a manager, whoever it is, has brought both ends of the cable to Active."""
+        info = self._card_info()
+        return self.switch_port.state == PORT_ACTIVE and info is not None and info.port_state == PORT_ACTIVE
+
+    def _card_info(self) -> PortInfo | None:
+        return self._port_info() if self.link.up and self._port_info is not None else None
 
     def train(self, most: LinkSpeed) -> LinkSpeed:
         """What both ends of the cable run at, if the card can do `most`; to be asked before the link is up."""

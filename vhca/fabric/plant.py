@@ -119,6 +119,11 @@ class Plant:
         """The hosts with cables whose place no card has taken."""
         return list(self._free.values())
 
+    def lid(self, name: str) -> int:
+        """LID of the first port of a simulated host, 0 while it has none."""
+        host = self.hosts.get(name)
+        return next((port.info.lid for port in host.ports.values()), 0) if host is not None else 0
+
     def has_free(self, name: str) -> bool:
         """Tell whether a card could take the place of a host of this name."""
         host = self._free.get(name)

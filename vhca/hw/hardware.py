@@ -10,6 +10,7 @@ from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 from vhca.hw.memory import Memory
 from vhca.management.link_speed import USUAL, LinkSpeed
 from vhca.wire.packet import Route
+from vhca.wire.smp import PortInfo
 
 TraceSink = Callable[[str, Mapping[str, object]], None]
 
@@ -152,6 +153,10 @@ class Firmware(Protocol):
 
     def objects(self) -> Mapping[str, int]:
         """Live objects of the ledger by kind; every value is 0 after a clean unload."""
+        ...
+
+    def port_info(self, port: int) -> PortInfo:
+        """PortInfo of a port (1-based) as its management agent has it: to be looked at, not to be changed."""
         ...
 
 

@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Self
 
 from vhca import DEFAULT_KERNEL
 from vhca.chip.rack_config import CardConfig, RackConfig
-from vhca.lab import boot_times, debug, folders
+from vhca.hw.identity import MTU_BYTES
+from vhca.lab import boot_times, debug, folders, opensm
 from vhca.lab import qemu as machine
-from vhca.lab.agent_process import Sink
+from vhca.lab.agent_process import Process, Sink
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.devices import Hca, RackFactory, RackLike
 from vhca.lab.errors import GuestError, LabError
 from vhca.lab.guest import Guest, GuestConfig, Surroundings
 from vhca.lab.network import Network
+from vhca.lab.opensm import EMBEDDED
 from vhca.lab.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Lab:
         card: CardConfig | None = None,
         guest_cards: Sequence[Sequence[CardConfig]] | None = None,
         rack: RackConfig | None = None,
+        sm: str = EMBEDDED,
         spare_hcas: int = 0,
         modules_dir: Path | None = None,
         extra_modules: Sequence[str] = (),
@@ -66,6 +69,8 @@ class Lab:
 
         `guest` says what each machine is like, `card` what each card is like, `rack` what the fabric is like.
         `guest_cards`: the cards of each guest, for guests whose cards differ; then `hcas_per_guest` is not looked at.
+        `sm`: who is to manage the subnet: "embedded", our manager in the switch, or "opensm@g0", OpenSM in that guest,
+        which is started when the guests are up; then M_Keys are off, unless `rack` has one that OpenSM is told.
         `spare_hcas`: cards that are plugged into no guest, behind the others in :attr:`hcas`. `kernel`: a version, a
         build tree, a folder or archive with a kernel, or a bzImage, whose modules are in `modules_dir`;
         `extra_modules`: what guests get beside the usual ones. `log_dir`: where logs go; they stay there. They tell
@@ -93,7 +98,10 @@ class Lab:
             guest_cards = [_placed(f"g{index}", configs, rack.topology) for index, configs in enumerate(guest_cards)]
         guest_cards = [_named(f"g{index}", configs) for index, configs in enumerate(guest_cards)]
         cards = [config for configs in guest_cards for config in configs] + [usual] * spare_hcas
+        self._manager = opensm.guest_of(sm, guests)
         self.rack_config = rack if rack is not None else RackConfig()
+        if self._manager is not None:
+            self.rack_config = opensm.with_heirs(self.rack_config, [len(own) for own in guest_cards], self._manager)
         if self.rack_config.topology is None and len(cards) > MAX_CARDS:
             raise LabError(
                 f"{len(cards)} cards: one switch joins them, and it has {MAX_CARDS} ports", "take fewer guests or cards"
@@ -102,6 +110,7 @@ class Lab:
         self.guest_count = guests
         self.kernel_spec = kernel
         self.guests: list[Guest] = []
+        self.opensm: Process | None = None
         self.rack: RackLike | None = None
         self.prepared: Prepared
         self.accelerator = "tcg"
@@ -180,6 +189,8 @@ class Lab:
                 self.wait_active(self.guest_config.boot_timeout_s)
             for guest in self.guests:
                 guest.boot_times.end(boot_times.ACTIVE)
+            if self._manager is not None:
+                self.start_opensm()
             if self._schedule is not None:
                 self.fabric.play(self._schedule)
         except BaseException:
@@ -231,6 +242,18 @@ class Lab:
             self.rack.wait_active(timeout_s)
         except Exception as error:
             raise GuestError(f"the ports did not become ACTIVE: {error} (logs in {self.log_dir})") from error
+
+    def start_opensm(self) -> Process:
+        """Start OpenSM in the guest that is to manage the subnet, and wait until it does; gives its process.
+
+        :raises LabError: this lab has no such guest.
+        :raises GuestError: OpenSM does not become master.
+        """
+        if self._manager is None:
+            raise LabError("this lab is to be managed by the switch", "make it with sm='opensm@g0'")
+        mtu = min((card.mtu for card in self._cards), default=MTU_BYTES)
+        self.opensm = opensm.start(self.guests[self._manager], self.fabric, self.rack_config, mtu)
+        return self.opensm
 
     def stop(self, failed: bool = False) -> None:
         """Take everything down. `failed` keeps the logs. May be called again, and from any thread."""

@@ -19,29 +19,30 @@ from vhca.counting import Tally
 from vhca.layout import Layout
 from vhca.management.fair_queue import CallSoon, FairQueue, Job
 from vhca.management.packets import gmp_reply
-from vhca.subnet import records
-from vhca.subnet.counters import DirectoryCount, DirectoryCountOf
+from vhca.management.refusal import refusal, response_method
+from vhca.subnet import lanes, paths, records
+from vhca.subnet.aliases import Aliases
+from vhca.subnet.counters import DirectoryCount, DirectoryCountOf, ManagerCount
 from vhca.subnet.manager import SubnetManager
 from vhca.subnet.multicast import Group, MulticastGroups
-from vhca.subnet.records import NotOnePath, matches
+from vhca.subnet.paths import Horizon, NotOnePath
+from vhca.subnet.records import matches
 from vhca.subnet.registry import Services, Subscribers
-from vhca.subnet.rmpp import RmppSender, TableResponse
+from vhca.subnet.reports import Reports
+from vhca.subnet.rmpp import RmppReceiver, RmppSender, TableResponse
 from vhca.subnet.topology import PortKey
 from vhca.wire import mad as madwire
 from vhca.wire import sa, smp
 from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, InformInfo, SaMad
-from vhca.wire.packet import SEND, UD, Packet, Route
-from vhca.wire.sa import McMemberRecord, PathRecord, ServiceRecord
+from vhca.wire.packet import UD, Packet
+from vhca.wire.sa import GuidInfoRecord, McMemberRecord, PathRecord, ServiceRecord
 
 RESP_TIME: Final = 18
 REQUESTS_PER_LID: Final = 64
-REPORTS_WAITING: Final = 1024
 MAX_RECORDS: Final = 1 << 16
 RECORDS_PER_TURN: Final = 16
-REPORTS_PER_TURN: Final = 8
 GROUPS_PER_TURN: Final = 16
-# Askers of the queue that are no LID: the SA itself.
-_REPORTS: Final = -1
+# An asker of the queue that is no LID: the SA itself.
 _TOPOLOGY: Final = -2
 
 _TABLES: Final[dict[int, type[Layout]]] = {
@@ -55,6 +56,18 @@ _TABLES: Final[dict[int, type[Layout]]] = {
     sa.MC_MEMBER_RECORD: sa.McMemberRecord,
     sa.PATH_RECORD: sa.PathRecord,
     sa.INFORM_INFO_RECORD: sa.InformInfoRecord,
+    sa.GUID_INFO_RECORD: sa.GuidInfoRecord,
+    sa.LINEAR_TABLE_RECORD: sa.LinearTableRecord,
+    sa.MULTICAST_TABLE_RECORD: sa.MulticastTableRecord,
+    sa.SL_TO_VL_RECORD: sa.SlToVlRecord,
+    sa.VL_ARBITRATION_RECORD: sa.VlArbitrationRecord,
+}
+_KNOWN: Final = {
+    *_TABLES,
+    sa.MULTI_PATH_RECORD,
+    sa.TRACE_RECORD,
+    madwire.ATTR_CLASS_PORT_INFO,
+    madwire.ATTR_INFORM_INFO,
 }
 
 
@@ -72,18 +85,32 @@ class SubnetAdministration:
         group_mtu: int = smp.MTU_4096,
     ) -> None:
         self.manager = manager
-        self.multicast = MulticastGroups(ports, group_mtu)
-        self.services = Services(ports)
-        self.subscribers = Subscribers(ports)
+        self._ports = ports
+        self._group_mtu = group_mtu
+        self._registries()
+        self._horizon = Horizon(manager)
         self.counters: Counter[DirectoryCount] = Counter()
         self.counters_of: Tally[DirectoryCountOf] = Tally()
         self._send = send
         self._now_ns = now_ns
         self._queue = FairQueue(call_soon, REQUESTS_PER_LID)
         self._rmpp = RmppSender(send, now_ns, self._queue)
+        self._long = RmppReceiver(send, now_ns)
+        random = random or SystemRandom()
+        self._aliases = Aliases(random)
+        self._reports = Reports(
+            send, now_ns, self._queue, lambda: self.subscribers, self._issuer, self.counters, random
+        )
         self._present: dict[bytes, int] = {}  # port GID -> LID
         self._changed = False  # whether the topology changed since it was last looked at
-        self._report_tid = (random or SystemRandom()).getrandbits(64)
+
+    def _registries(self) -> None:
+        """Nobody has told anything."""
+        partitions = self.manager.partitions
+        described = partitions.groups if partitions.partitions else None
+        self.multicast = MulticastGroups(self._ports, self._group_mtu, described=described)
+        self.services = Services(self._ports)
+        self.subscribers = Subscribers(self._ports)
 
     # Outside
 
@@ -95,24 +122,40 @@ class SubnetAdministration:
         if not well_formed or packet.qkey != madwire.QP1_QKEY:
             self.counters[DirectoryCount.BAD_PACKET] += 1
             return
+        if not self.manager.is_master:
+            self._refuse(packet)
+            return
         request = SaMad.from_bytes(mad)
+        key = (packet.route.slid, packet.src_qp, request.tid)
         if request.rmpp_flags & madwire.RMPP_ACTIVE and request.rmpp_type != madwire.RMPP_DATA:
-            self._rmpp.control((packet.route.slid, packet.src_qp, request.tid), request)
+            self._rmpp.control(key, request)
         elif request.method & madwire.METHOD_RESPONSE:
-            self.counters[DirectoryCount.RESPONSES] += 1
-        elif request.rmpp_flags & madwire.RMPP_ACTIVE and not request.rmpp_flags & madwire.RMPP_LAST:
-            # Requests of several segments exist for MultiPathRecord only.
-            self.counters[DirectoryCount.LONG_REQUESTS] += 1
+            heard = request.method == madwire.METHOD_REPORT_RESP and self._reports.heard(packet.route.slid, request.tid)
+            self.counters[DirectoryCount.RESPONSES] += not heard
+        elif request.rmpp_flags & madwire.RMPP_ACTIVE:
+            whole = self._long.segment(key, request, lambda mad: self._packet_to(packet, mad))
+            if whole is not None:
+                self._accept(packet, request, whole)
         else:
-            self._accept(packet, request)
+            self._accept(packet, request, request.data)
+
+    def _refuse(self, packet: Packet) -> None:
+        """Another manager is master, so administration is elsewhere: who still asks here is told so at once."""
+        self.counters[DirectoryCount.NOT_HERE] += 1
+        reply = refusal(packet.payload)
+        if reply is not None:
+            self._send(self._packet_to(packet, reply))
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
-        return self._rmpp.next_deadline()
+        deadlines = (self._rmpp.next_deadline(), self._long.next_deadline(), self._reports.next_deadline())
+        return min((d for d in deadlines if d is not None), default=None)
 
     def run_timers(self, now_ns: int) -> None:
-        """Repeat segments that were not acknowledged."""
+        """Repeat segments and reports that were not acknowledged, and forget what did not go on."""
         self._rmpp.run_timers(now_ns)
+        self._long.run_timers(now_ns)
+        self._reports.run_timers(now_ns)
 
     def topology_changed(self) -> None:
         """The manager finished a sweep: absent ports lose what they had, subscribers hear who came and went."""
@@ -123,6 +166,15 @@ class SubnetAdministration:
     def _follow_topology(self) -> Job:
         while self._changed:
             self._changed = False
+            if not self.manager.is_master:
+                # Ports register with the new one; when this one is master again, they will do so here.
+                self._registries()
+                self._aliases.forget()
+                self._reports.forget()
+                self._present = {}
+                continue
+            self._horizon.forget()
+            self._aliases.apply(self.manager.topology)
             ends = [port for _, port in self.manager.topology.end_ports() if port.lid]
             present = {madwire.gid(port.info.gid_prefix, port.guid): port.lid for port in ends}
             before, self._present = self._present, present
@@ -135,9 +187,9 @@ class SubnetAdministration:
                 if number % GROUPS_PER_TURN == 0:
                     yield
             for port_gid in sorted(before.keys() - present):
-                self._report(madwire.TRAP_GID_OUT_OF_SERVICE, port_gid)
+                self._reports.tell(madwire.TRAP_GID_OUT_OF_SERVICE, port_gid)
             for port_gid in sorted(present.keys() - before):
-                self._report(madwire.TRAP_GID_IN_SERVICE, port_gid)
+                self._reports.tell(madwire.TRAP_GID_IN_SERVICE, port_gid)
 
     def _forget(self, port_gid: bytes, lid: int | None) -> Job:
         """A port is gone: so is all that it told."""
@@ -151,12 +203,12 @@ class SubnetAdministration:
 
     # Requests
 
-    def _accept(self, packet: Packet, request: SaMad) -> None:
-        """Put a request into its sender's queue."""
+    def _accept(self, packet: Packet, request: SaMad, data: bytes) -> None:
+        """Put a request into its sender's queue; `data` may have come in several segments."""
         if request.sm_key:
             # Nobody knows a key (C15-0.1.5: such a request gets no answer).
             self.counters[DirectoryCount.BAD_SM_KEY] += 1
-        elif self._queue.put(packet.route.slid, self._dispatch(packet, request)):
+        elif self._queue.put(packet.route.slid, self._dispatch(packet, request, data)):
             self.counters[DirectoryCount.REQUESTS] += 1
         else:
             # Hosts repeat questions that get no answer.
@@ -170,19 +222,25 @@ class SubnetAdministration:
         self.counters[DirectoryCount.NOT_ONES_OWN] += 1
         return False
 
-    def _dispatch(self, packet: Packet, request: SaMad) -> Job:
+    def _dispatch(self, packet: Packet, request: SaMad, data: bytes) -> Job:
         method, attr_id = request.method, request.attr_id
         if request.class_version != madwire.SA_CLASS_VERSION:
             self._answer(packet, request, madwire.STATUS_BAD_VERSION)
         elif method in (METHOD_GET, METHOD_GET_TABLE):
             yield from self._query(packet, request)
+        elif (method, attr_id) == (madwire.METHOD_GET_MULTI, sa.MULTI_PATH_RECORD):
+            yield from self._multi_paths(packet, request, data)
+        elif (method, attr_id) == (madwire.METHOD_GET_TRACE_TABLE, sa.PATH_RECORD):
+            yield from self._trace(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.MC_MEMBER_RECORD:
             self._membership(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.SERVICE_RECORD:
             self._service(packet, request)
+        elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.GUID_INFO_RECORD:
+            self._alias(packet, request)
         elif method == METHOD_SET and attr_id == madwire.ATTR_INFORM_INFO:
             self._inform(packet, request)
-        elif attr_id in _TABLES or attr_id in (madwire.ATTR_CLASS_PORT_INFO, madwire.ATTR_INFORM_INFO):
+        elif attr_id in _KNOWN:
             self._answer(packet, request, madwire.STATUS_UNSUPPORTED_METHOD)
         else:
             self._unsupported(packet, request)
@@ -201,14 +259,30 @@ class SubnetAdministration:
             self._unsupported(packet, request)
             return
         wanted = layout.from_bytes(request.data.ljust(layout.SIZE, b"\0"))
+        if isinstance(wanted, sa.SlToVlRecord | sa.VlArbitrationRecord):
+            self._lanes(packet, request, wanted)
+            return
+        yield from self._collect(packet, request, layout, self._records(layout, wanted, request, packet.route.slid))
+
+    def _collect(
+        self,
+        packet: Packet,
+        request: SaMad,
+        layout: type[Layout],
+        every: Iterator[Layout | None],
+        *,
+        table: bool = False,
+    ) -> Job:
+        """Answer with the records among these, of which None are not meant."""
+        table = table or request.method == METHOD_GET_TABLE
         # One path is as good as another; of other records, two are too many.
-        enough = MAX_RECORDS if table else 1 if isinstance(wanted, PathRecord) else 2
-        records: list[Layout] = []
+        enough = MAX_RECORDS if table else 1 if layout is PathRecord else 2
+        found: list[Layout] = []
         try:
-            for number, record in enumerate(self._records(layout, wanted, request), 1):
+            for number, record in enumerate(every, 1):
                 if record is not None:
-                    records.append(record)
-                    if len(records) >= enough:
+                    found.append(record)
+                    if len(found) >= enough:
                         break
                 if number % RECORDS_PER_TURN == 0:
                     yield
@@ -217,37 +291,76 @@ class SubnetAdministration:
             return
         if table:
             yield
-            self._answer_table(packet, request, layout, records)
-        elif not records:
+            self._answer_table(packet, request, layout, found)
+        elif not found:
             self._answer(packet, request, madwire.SA_STATUS_NO_RECORDS)
-        elif len(records) > 1:
+        elif len(found) > 1:
             self._answer(packet, request, madwire.SA_STATUS_TOO_MANY_RECORDS)
         else:
-            self._answer(packet, request, 0, records[0])
+            self._answer(packet, request, 0, found[0])
 
-    def _records(self, layout: type[Layout], wanted: Layout, request: SaMad) -> Iterator[Layout | None]:
-        """Records that match, and None for each that was looked at and does not."""
+    def _multi_paths(self, packet: Packet, request: SaMad, data: bytes) -> Job:
+        wanted = sa.MultiPathRecord.from_bytes(data[: sa.MultiPathRecord.SIZE])
+        gids = data[sa.MultiPathRecord.SIZE :]
+        every = paths.multi_paths(
+            self.manager, self.multicast, wanted, gids, request.component_mask, self._horizon.of(packet.route.slid)
+        )
+        request.attr_id = sa.PATH_RECORD  # what the answer has (15.2.5.20)
+        yield from self._collect(packet, request, PathRecord, every, table=True)
+
+    def _trace(self, packet: Packet, request: SaMad) -> Job:
+        wanted = PathRecord.from_bytes(request.data)
+        sees = self._horizon.of(packet.route.slid)
+        try:
+            every = paths.paths(self.manager, self.multicast, wanted, request.component_mask, sees)
+            path = next((path for path in every if path is not None), None)
+        except NotOnePath as problem:
+            self._answer(packet, request, problem.status)
+            return
+        request.attr_id = sa.TRACE_RECORD
+        sweeps = self.manager.counters[ManagerCount.HEAVY_SWEEPS]
+        nodes = iter(()) if path is None else paths.trace(self.manager, path, sweeps)
+        yield from self._collect(packet, request, sa.TraceRecord, nodes, table=True)
+
+    def _lanes(self, packet: Packet, request: SaMad, wanted: sa.SlToVlRecord | sa.VlArbitrationRecord) -> None:
+        """Tables of lanes are nobody's business but the agents': ask them, then answer."""
+        questions = lanes.questions(self.manager, wanted, request.component_mask, self._horizon.of(packet.route.slid))
+        if len(questions) > lanes.MAX_QUESTIONS:
+            self._answer(packet, request, madwire.SA_STATUS_NO_RESOURCES)
+            return
+        found: list[Layout] = []
+        job = self._collect(packet, request, type(wanted), iter(found))
+        # There are never more of these than requests that were taken.
+        self.manager.transactions.start(
+            lanes.ask(questions, found), lambda: _taken(self._queue.put(packet.route.slid, job, limit=MAX_RECORDS))
+        )
+
+    def _records(self, layout: type[Layout], wanted: Layout, request: SaMad, asker: int) -> Iterator[Layout | None]:
+        """Records that match, and None for each that was looked at and does not; `asker` is a LID."""
         mask = request.component_mask
+        sees = self._horizon.of(asker)
         if isinstance(wanted, PathRecord):
-            yield from records.paths(self.manager, self.multicast, wanted, mask)
+            yield from paths.paths(self.manager, self.multicast, wanted, mask, sees)
             return
         if isinstance(wanted, McMemberRecord):
-            yield from self.multicast.query(wanted, mask)
+            yield from self.multicast.query(wanted, mask, self._horizon.pkeys(asker))
             return
         if isinstance(wanted, ServiceRecord):
-            every: Iterator[Layout] = self.services.all(self._now_ns())
-        elif isinstance(wanted, sa.InformInfoRecord):
-            every = self._inform_records()
-        else:
-            every = records.EVERY[layout](self.manager)
+            for service in self.services.all(self._now_ns()):
+                yield service if matches(service, wanted, mask) else None
+            return
+        if isinstance(wanted, sa.InformInfoRecord):
+            for inform in self._inform_records():
+                yield inform if matches(inform, wanted, mask) else None
+            return
         bits = 0
         by_bits = mask & sa.PORT_INFO_CAPABILITY_MASK and request.attr_mod & sa.PORT_INFO_MASK_MATCH
         if isinstance(wanted, sa.PortInfoRecord) and by_bits:
             bits = wanted.info.capability_mask
             mask &= ~sa.PORT_INFO_CAPABILITY_MASK
-        for record in every:
-            able = not isinstance(record, sa.PortInfoRecord) or record.info.capability_mask & bits == bits
-            yield record if able and matches(record, wanted, mask) else None
+        for row, about in records.EVERY[layout](self.manager):
+            able = not isinstance(row, sa.PortInfoRecord) or row.info.capability_mask & bits == bits
+            yield row if able and matches(row, wanted, mask) and all(map(sees, about)) else None
 
     def _membership(self, packet: Packet, request: SaMad) -> None:
         wanted = McMemberRecord.from_bytes(request.data)
@@ -262,7 +375,7 @@ class SubnetAdministration:
             self._answer(packet, request, madwire.SA_STATUS_REQ_INVALID)
             return
         if request.method == METHOD_SET:
-            status, group, created = self.multicast.join(wanted, mask)
+            status, group, created = self.multicast.join(wanted, mask, found[1].pkeys)
         else:
             before = self.multicast.groups.get(wanted.mgid)
             left = before.record_for(wanted.port_gid) if before is not None else None
@@ -272,12 +385,12 @@ class SubnetAdministration:
             return
         record = group.record_for(wanted.port_gid) if request.method == METHOD_SET else left
         if created:
-            self._report(madwire.TRAP_GROUP_CREATED, group.record.mgid)
+            self._reports.tell(madwire.TRAP_GROUP_CREATED, group.record.mgid)
         self._group_changed(group, gone, lambda: self._answer(packet, request, 0, record))
 
     def _group_changed(self, group: Group, gone: bool, done: Callable[[], None] | None) -> None:
         if gone:
-            self._report(madwire.TRAP_GROUP_DELETED, group.record.mgid)
+            self._reports.tell(madwire.TRAP_GROUP_DELETED, group.record.mgid)
         self._write(group, done)
 
     def _write(self, group: Group, done: Callable[[], None] | None) -> None:
@@ -301,6 +414,28 @@ class SubnetAdministration:
         else:
             status = self.services.register(record, self._now_ns())
         self._answer(packet, request, status, None if status else record)
+
+    def _alias(self, packet: Packet, request: SaMad) -> None:
+        wanted = GuidInfoRecord.from_bytes(request.data)
+        manager = self.manager
+        found = manager.topology.by_lid(wanted.lid)
+        lid_named = request.component_mask & 1
+        if found is None or not lid_named or packet.route.slid not in found[1].lids:
+            # Nobody but the port itself.
+            self.counters[DirectoryCount.NOT_ONES_OWN] += 1
+            self._answer(packet, request, madwire.SA_STATUS_REQ_INVALID)
+            return
+        node, port = found
+        remove = request.method == METHOD_DELETE
+        status = self._aliases.change(manager.topology, port, wanted, request.component_mask, remove)
+        if status:
+            self._answer(packet, request, status)
+            return
+        table = smp.pack_guids([port.guid, *port.aliases]).ljust(64, b"\0")
+        record = GuidInfoRecord(lid=port.lid, block=0, guids=table)
+        # Written before it is promised.
+        work = lanes.write(manager.ask(METHOD_SET, smp.GUID_INFO, 0, node, port.number, table))
+        manager.transactions.start(work, lambda: self._answer(packet, request, 0, record))
 
     def _inform(self, packet: Packet, request: SaMad) -> None:
         inform = InformInfo.from_bytes(request.data)
@@ -331,7 +466,8 @@ class SubnetAdministration:
     def _answer_table(self, packet: Packet, request: SaMad, layout: type[Layout], records: list[Layout]) -> None:
         stride = sa.stride_bytes(layout)
         header = _header(request, 0)
-        header.method = madwire.METHOD_GET_TABLE_RESP
+        if request.method != madwire.METHOD_GET_MULTI:
+            header.method = madwire.METHOD_GET_TABLE_RESP
         header.attr_offset = stride // 8
         key = (packet.route.slid, packet.src_qp, request.tid)
         self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), TableResponse(header, records, stride))
@@ -339,60 +475,18 @@ class SubnetAdministration:
     def _packet_to(self, request: Packet, mad: bytes) -> Packet:
         return gmp_reply(request, mad, self.manager.lid)
 
-    def _report(self, trap_number: int, about: bytes) -> None:
-        """Tell subscribers about a GID (13.4.11); sent once, receivers may sweep for themselves."""
-        if not self.subscribers:
-            return
-        if not self._queue.put(_REPORTS, self._send_reports(trap_number, about), limit=REPORTS_WAITING):
-            self.counters[DirectoryCount.REPORTS_LOST] += 1
+    def _issuer(self) -> tuple[int, bytes]:
+        return self.manager.lid, madwire.gid(self.manager.gid_prefix, self.manager.guid)
 
-    def _send_reports(self, trap_number: int, about: bytes) -> Job:
-        manager = self.manager
-        notice = madwire.Notice(
-            is_generic=1,
-            type=madwire.NOTICE_TYPE_INFORMATION,
-            producer_type=madwire.PRODUCER_CLASS_MANAGER,
-            trap_number=trap_number,
-            issuer_lid=manager.lid,
-            details=(bytes(6) + about).ljust(54, b"\0"),
-            issuer_gid=madwire.gid(manager.gid_prefix, manager.guid),
-        )
-        data = notice.to_bytes().ljust(madwire.SA_DATA_BYTES, b"\0")
-        for number, subscriber in enumerate(self.subscribers.of(trap_number), 1):
-            self._report_tid = self._report_tid + 1 & 0xFFFFFFFFFFFFFFFF
-            report = SaMad(
-                base_version=1,
-                mgmt_class=madwire.CLASS_SUBN_ADM,
-                class_version=madwire.SA_CLASS_VERSION,
-                method=madwire.METHOD_REPORT,
-                tid=self._report_tid,
-                attr_id=madwire.ATTR_NOTICE,
-                data=data,
-            )
-            self.counters[DirectoryCount.REPORTS] += 1
-            self._send(
-                Packet(
-                    route=Route(subscriber.lid, manager.lid),
-                    service=UD,
-                    op=SEND,
-                    dest_qp=subscriber.qpn,
-                    psn=self._report_tid & 0xFFFFFF,
-                    payload=report.to_bytes(),
-                    mtu=256,
-                    qkey=madwire.QP1_QKEY,
-                    src_qp=1,
-                )
-            )
-            if number % REPORTS_PER_TURN == 0:
-                yield
+
+def _taken(_: bool) -> None:
+    """What a queue says of a job for which there is always room."""
 
 
 def _header(request: SaMad, status: int) -> SaMad:
     """The answer to a request, without records."""
     reply = SaMad.from_bytes(request.to_bytes())
-    reply.method = request.method | madwire.METHOD_RESPONSE
-    if request.method == METHOD_SET:
-        reply.method = madwire.METHOD_GET_RESP
+    reply.method = response_method(request.method)
     reply.status = status
     reply.rmpp_version = madwire.RMPP_VERSION
     reply.rmpp_type = reply.rmpp_flags = reply.rmpp_resp_time = reply.rmpp_status = 0
@@ -406,7 +500,7 @@ def _class_port_info() -> madwire.ClassPortInfo:
     return madwire.ClassPortInfo(
         base_version=1,
         class_version=madwire.SA_CLASS_VERSION,
-        capability_mask=sa.CAP_MULTICAST | sa.CAP_PORT_INFO_MASK_MATCH,
+        capability_mask=sa.CAP_OPTIONAL_RECORDS | sa.CAP_MULTICAST | sa.CAP_MULTI_PATH | sa.CAP_PORT_INFO_MASK_MATCH,
         capability_mask2=sa.CAP2_SEND_ONLY_FULL_MEMBER,
         resp_time=RESP_TIME,
     )

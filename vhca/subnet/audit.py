@@ -89,6 +89,8 @@ class Audit:
                     # An adapter that was disabled is not on its cable any more.
                     wake.append(self._wake(node, port, info))
                 self.dirty |= self._differs(node, port, info)
+                # Somebody began or ended to be a manager there.
+                self.dirty |= bool((info.capability_mask ^ port.info.capability_mask) & smpwire.CAP_IS_SM)
                 port.info.capability_mask = info.capability_mask
         if wake:
             self._counters[ManagerCount.ENABLED_PORTS] += len(wake)
@@ -112,7 +114,7 @@ class Audit:
         yield from self._compare(
             ends,
             smpwire.GUID_INFO,
-            lambda port: port.guid.to_bytes(8, "big").ljust(64, b"\0"),
+            lambda port: smpwire.pack_guids([port.guid, *port.aliases]).ljust(64, b"\0"),
             ManagerCount.CHANGED_GUIDS,
         )
 

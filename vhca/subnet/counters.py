@@ -17,6 +17,10 @@ class ManagerCount(Name):
     CHANGED_TABLES = "changed_tables", "Table blocks of switches that were not as they were left."
     CHANGED_PKEYS = "changed_pkeys", "P_Key tables of cards that were not as they were left."
     CHANGED_GUIDS = "changed_guids", "GUID tables of cards that were not as they were left."
+    ORDERS = "orders", "Orders of other managers that it obeyed: to take over, to be silent, to look again."
+    REFUSED_ORDERS = "refused_orders", "Orders of other managers that it refused."
+    HANDOVERS = "handovers", "Times that it handed the subnet over to a better manager."
+    TAKEOVERS = "takeovers", "Times that the master was gone and it looked who is next."
     ENABLED_PORTS = "enabled_ports", "Ports of switches that were found disabled and polled again."
 
 
@@ -26,9 +30,9 @@ class DirectoryCount(Name):
     REQUESTS = "requests", "Requests that were taken."
     TOO_MANY_REQUESTS = "too_many_requests", "Requests that came while their sender's queue was full."
     BAD_PACKET = "bad_packet", "Datagrams that are no subnet administration."
+    NOT_HERE = "not_here", "Datagrams while another manager was master, whose administration is elsewhere."
     BAD_SM_KEY = "bad_sm_key", "Requests with an SM_Key; nobody knows one."
     NOT_ONES_OWN = "not_ones_own", "Requests for what is another port's."
-    LONG_REQUESTS = "long_requests", "Requests of several segments, which no record has."
     RESPONSES = "responses", "Responses, for which nobody here waits."
     REPORTS = "reports", "Reports sent to subscribers."
     REPORTS_LOST = "reports_lost", "Events that subscribers did not hear of since too many waited."

@@ -7,10 +7,11 @@ A port may be in as many groups as its share of the MLIDs: whatever others do, e
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from vhca.subnet.partitions import Group as Described
 from vhca.wire import sa, smp
 from vhca.wire.mad import SA_STATUS_INSUFFICIENT_COMPONENTS, SA_STATUS_NO_RESOURCES
 from vhca.wire.mad import SA_STATUS_REQ_INVALID as REQ_INVALID
@@ -62,10 +63,17 @@ def selected(selector: int, wanted: int, actual: int) -> bool:
 class MulticastGroups:
     """All groups of a subnet, which has `ports` places for adapters.
 
-    `mtu` is the code of IPoIB's, and of groups made without one: what all ports can take.
+    `mtu` is the code of IPoIB's, and of groups made without one: what all ports can take. `described`: the groups that
+    are there from the start; None: IPoIB's broadcast group in the default partition.
     """
 
-    def __init__(self, ports: int, mtu: int = smp.MTU_4096, rate: int = smp.RATE_100_GBPS) -> None:
+    def __init__(
+        self,
+        ports: int,
+        mtu: int = smp.MTU_4096,
+        rate: int = smp.RATE_100_GBPS,
+        described: Sequence[Described] | None = None,
+    ) -> None:
         self.groups: dict[bytes, Group] = {}
         self.share = max(1, (MLID_COUNT - 1) // ports)
         self._groups_of: dict[bytes, set[bytes]] = {}  # port GID -> MGIDs
@@ -73,23 +81,31 @@ class MulticastGroups:
         self._fresh = 0
         self._default_mtu = mtu
         self._default_rate = rate
-        broadcast = McMemberRecord(
-            mgid=IPOIB_BROADCAST,
-            qkey=IPOIB_QKEY,
+        if described is None:
+            described = [Described(IPOIB_BROADCAST, 0xFFFF, IPOIB_QKEY, mtu=mtu, rate=rate)]
+        for one in described[:MLID_COUNT]:
+            self.groups[one.mgid] = Group(self._described(one), permanent=True)
+
+    def _described(self, one: Described) -> McMemberRecord:
+        return McMemberRecord(
+            mgid=one.mgid,
+            qkey=one.qkey,
             mlid=heapq.heappop(self._free),
             mtu_selector=sa.SELECT_EXACTLY,
-            mtu=mtu,
-            pkey=0xFFFF,
+            mtu=one.mtu,
+            tclass=one.tclass,
+            pkey=one.pkey,
             rate_selector=sa.SELECT_EXACTLY,
-            rate=rate,
+            rate=one.rate,
             life_time_selector=sa.SELECT_EXACTLY,
             life_time=LIFE_TIME,
-            scope=2,
+            sl=one.sl,
+            flow_label=one.flow_label,
+            scope=one.mgid[1] & 0xF,
         )
-        self.groups[IPOIB_BROADCAST] = Group(broadcast, permanent=True)
 
-    def join(self, wanted: McMemberRecord, mask: int) -> tuple[int, Group | None, bool]:
-        """Join or create: (status, group, whether it was created)."""
+    def join(self, wanted: McMemberRecord, mask: int, pkeys: Collection[int]) -> tuple[int, Group | None, bool]:
+        """Join or create: (status, group, whether it was created). `pkeys` is the table of who asks."""
         if not mask & sa.MC_PORT_GID or not mask & sa.MC_JOIN_STATE or not wanted.join_state:
             return SA_STATUS_INSUFFICIENT_COMPONENTS, None, False
         group = self.groups.get(wanted.mgid) if mask & sa.MC_MGID else None
@@ -97,6 +113,10 @@ class MulticastGroups:
         mine = self._groups_of.get(wanted.port_gid, set())
         if len(mine) >= self.share and (group is None or group.record.mgid not in mine):
             return SA_STATUS_NO_RESOURCES, None, False
+        # Members of its partition join a group, and full ones make it.
+        allowed = (group.record.pkey, group.record.pkey & 0x7FFF) if group is not None else (wanted.pkey | 0x8000,)
+        if not any(pkey in pkeys for pkey in allowed) and (group is not None or mask & sa.MC_PKEY):
+            return REQ_INVALID, None, False
         if group is None:
             status, group = self._create(wanted, mask)
             if group is None:
@@ -128,13 +148,15 @@ class MulticastGroups:
             if group is not None and port_gid in group.members:
                 yield group, self._remove(group, port_gid, 0xF)
 
-    def query(self, wanted: McMemberRecord, mask: int) -> Iterator[McMemberRecord | None]:
+    def query(self, wanted: McMemberRecord, mask: int, pkeys: Collection[int]) -> Iterator[McMemberRecord | None]:
         """Records that match: one for each group, or for each member if a member is asked for; None if one does not.
 
-        They are the groups' own: not to be changed.
+        Groups of partitions that are not in `pkeys`, the table of who asks, are none of its business. Records are the
+        groups' own: not to be changed.
         """
+        bases = {pkey & 0x7FFF for pkey in pkeys if pkey}
         for group in list(self.groups.values()):
-            yield self._matching(group, wanted, mask)
+            yield self._matching(group, wanted, mask) if group.record.pkey & 0x7FFF in bases else None
 
     def _matching(self, group: Group, wanted: McMemberRecord, mask: int) -> McMemberRecord | None:
         if mask & sa.MC_MGID and group.record.mgid != wanted.mgid:

@@ -1,4 +1,4 @@
-"""Sending answers that do not fit one datagram: the sender's half of RMPP (13.6 of volume 1).
+"""Requests and answers that do not fit one datagram: both halves of RMPP (13.6 of volume 1).
 
 A transaction sends as many segments as the receiver's window allows, goes on with each acknowledgement, repeats from
 the first unacknowledged segment on a timeout and aborts after the last retry. A segment is made when it is sent; a
@@ -20,6 +20,11 @@ RETRIES: Final = 3
 TRANSFERS_PER_LID: Final = 4
 WINDOW: Final = 64
 SEGMENTS_PER_TURN: Final = 4
+REQUESTS_PER_LID: Final = 2
+REQUEST_TIMEOUT_NS: Final = 5_000_000_000
+REQUEST_WINDOW: Final = 16
+MAX_REQUEST_BYTES: Final = 16 << 10
+"""Records of one request: a MultiPathRecord with 510 GIDs has half of that."""
 _NO_LIMIT: Final = 1 << 30
 
 Key = tuple[int, int, int]
@@ -158,11 +163,84 @@ class RmppSender:
             transfer.sending = False
 
 
-def _abort(segment: bytes) -> bytes:
+@dataclass(slots=True)
+class _Arriving:
+    data: bytearray
+    expected: int = 1
+    deadline_ns: int = 0
+
+
+class RmppReceiver:
+    """Requests of several segments that arrive: a few for each LID, of so many bytes, and not for ever.
+
+    Segments in order are taken and acknowledged, others are asked for again by the number of the last one.
+    """
+
+    def __init__(self, send: Callable[[Packet], None], now_ns: Callable[[], int]) -> None:
+        self._send = send
+        self._now_ns = now_ns
+        self._arriving: dict[Key, _Arriving] = {}
+        self.aborted = 0
+
+    def segment(self, key: Key, mad: SaMad, reply: Callable[[bytes], Packet]) -> bytes | None:
+        """A segment arrived; gives the records of the whole request with the last one. `reply` makes a packet."""
+        arriving = self._arriving.get(key)
+        if arriving is None:
+            # One that was whole is repeated if its acknowledgement was lost: it begins anew, and is answered again.
+            if mad.segment_number != 1:
+                return None
+            mine = [other for other in self._arriving if other[0] == key[0]]
+            if len(mine) >= REQUESTS_PER_LID:
+                del self._arriving[mine[0]]
+                self.aborted += 1
+            arriving = self._arriving[key] = _Arriving(bytearray())
+        arriving.deadline_ns = self._now_ns() + REQUEST_TIMEOUT_NS
+        last = bool(mad.rmpp_flags & madwire.RMPP_LAST)
+        if mad.segment_number == arriving.expected:
+            arriving.expected += 1
+            length = SA_DATA_BYTES
+            if last and SA_HEADER_BYTES <= mad.payload_length <= SA_DATA_BYTES + SA_HEADER_BYTES:
+                length = mad.payload_length - SA_HEADER_BYTES
+            arriving.data += mad.data[:length]
+        else:
+            last = False
+        if len(arriving.data) > MAX_REQUEST_BYTES:
+            del self._arriving[key]
+            self.aborted += 1
+            self._send(reply(_abort(mad.to_bytes(), madwire.RMPP_STATUS_NO_RESOURCES)))
+            return None
+        if arriving.expected > 2 or not last:
+            # A request of one segment is answered, and not acknowledged before.
+            self._send(reply(_ack(mad, arriving.expected - 1)))
+        if not last:
+            return None
+        del self._arriving[key]
+        return bytes(arriving.data)
+
+    def next_deadline(self) -> int | None:
+        """When the first request that does not go on is forgotten."""
+        return min((one.deadline_ns for one in self._arriving.values()), default=None)
+
+    def run_timers(self, now_ns: int) -> None:
+        """Forget what did not go on."""
+        for key in [key for key, one in self._arriving.items() if one.deadline_ns <= now_ns]:
+            del self._arriving[key]
+            self.aborted += 1
+
+
+def _ack(segment: SaMad, number: int) -> bytes:
+    mad = SaMad.from_bytes(segment.to_bytes())
+    mad.rmpp_type, mad.rmpp_flags, mad.rmpp_status = madwire.RMPP_ACK, madwire.RMPP_ACTIVE, 0
+    mad.segment_number, mad.payload_length = number, number + REQUEST_WINDOW
+    mad.data = bytes(SA_DATA_BYTES)
+    return mad.to_bytes()
+
+
+def _abort(segment: bytes, status: int = madwire.RMPP_STATUS_TIMEOUT) -> bytes:
     mad = SaMad.from_bytes(segment)
     mad.rmpp_type = madwire.RMPP_ABORT
     mad.rmpp_flags = madwire.RMPP_ACTIVE
-    mad.rmpp_status = madwire.RMPP_STATUS_TIMEOUT
+    mad.rmpp_status = status
     mad.segment_number = mad.payload_length = 0
     mad.data = bytes(SA_DATA_BYTES)
     return mad.to_bytes()

@@ -35,12 +35,16 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A LID behind a switch: the port there, and two numbers by which destinations are spread."""
+    """A LID behind a switch: the port there, and numbers by which destinations are spread.
+
+    `path` is the number of the LID among those of its port: each is led by another way, where there are several.
+    """
 
     lid: int
     port: int
     host: int
     leaf: int
+    path: int = 0
 
 
 class Routes:
@@ -77,14 +81,14 @@ class _Graph:
         for node, end in topology.end_ports():
             place = topology.attachment(node, end)
             if place is not None and end.lid and place[0] in number:
-                found.append((number[place[0]], place[1], end.lid, end.info.lmc))
+                found.append((number[place[0]], place[1], end.lids))
                 if place[1]:
                     self.leaves |= 1 << number[place[0]]
         order = self._order_of_leaves()
-        for switch, last, lid, lmc in found:
-            for one in range(lid, lid + (1 << lmc)):
-                self.places[switch].append(_Place(one, last, last, order.get(switch, 0)))
-                self.top = max(self.top, one)
+        for switch, last, lids in found:
+            for path, lid in enumerate(lids):
+                self.places[switch].append(_Place(lid, last, last, order.get(switch, 0), path))
+                self.top = max(self.top, lid)
 
     def _order_of_leaves(self) -> dict[int, int]:
         """Leaves that hang on the same switches are numbered one after the other."""
@@ -278,5 +282,6 @@ def _table(graph: _Graph, choices: Sequence[_Choice], own: int, levels: Sequence
             by_host, scale = choice.hops % 2 == 0, 1
         for target in _members(choice.targets):
             for place in graph.places[target]:
-                table[place.lid] = ports[(place.host if by_host else place.leaf // scale) % count]
+                spread = place.host if by_host else place.leaf // scale
+                table[place.lid] = ports[(spread + place.path) % count]
     return bytes(table)

@@ -9,18 +9,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from vhca.subnet import routing
+from vhca.subnet.answers import ok
 from vhca.subnet.counters import ManagerCount
 from vhca.subnet.engines import Engine
 from vhca.subnet.topology import Node, PortKey, Topology
 from vhca.subnet.transactions import Request, Work
 from vhca.wire import smp as smpwire
-from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
+from vhca.wire.mad import METHOD_GET, METHOD_SET
 from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID
 from vhca.wire.smp import MFT_MASKS_PER_BLOCK
 
 GROUPS_PER_TURN: Final = 16
 BLOCKS_PER_READ: Final = 32
 ANSWERS_PER_TURN: Final = 8
+MFT_LIDS: Final = 4096
+"""Groups that a subnet may have, and switches have room for."""
 
 Block = tuple[int, int]
 """(attribute, modifier)"""
@@ -55,6 +58,24 @@ class SwitchTables:
         self._dirty: set[int] = set()
         self._waiting: list[Callable[[], None]] = []
         self._scheduled = False
+        self._unknown = False  # whether another manager has written tables
+
+    def forget(self) -> None:
+        """Another manager was here: nobody knows what tables hold, and groups are those of its SA."""
+        self._written.clear()
+        self._groups.clear()
+        self._masks.clear()
+        self._dirty.clear()
+        self._unknown = True
+
+    def open_sources(self, topology: Topology) -> Work:
+        """Let everybody send as anybody: the next manager gives the LIDs."""
+        changes = []
+        for switch in topology.switches():
+            size = smpwire.SOURCES_PER_BLOCK
+            for block in range(switch.info.num_ports // size + 1):
+                changes.append((switch, (smpwire.SOURCE_LIDS, block), bytes(64)))
+        yield from self._write(changes)
 
     # Linear tables and sources
 
@@ -73,7 +94,7 @@ class SwitchTables:
         self.routes = routes
         for switch in topology.switches():
             known = self._written.setdefault(switch.guid, {})
-            wanted = dict(_linear_blocks(routes.table(switch.guid)))
+            wanted = dict(_linear_blocks(routes.table(switch.guid), every=self._unknown))
             for block in known.keys() - wanted.keys():
                 if block[0] == smpwire.LINEAR_FORWARDING_TABLE:
                     wanted[block] = bytes((smpwire.NO_PORT,)) * smpwire.LFT_PORTS_PER_BLOCK
@@ -103,10 +124,31 @@ class SwitchTables:
 
     def write_all_groups(self) -> Work:
         """Look at every group: the ways may have changed."""
+        if self._unknown:
+            yield from self._clear_groups()
+            self._unknown = False
         self._dirty.update(self._groups)
         for masks in self._masks.values():
             self._dirty.update(masks)
         yield from self.write_groups()
+
+    def _clear_groups(self) -> Work:
+        """Empty the multicast tables up to their ends, as another manager may have left them."""
+        for switch in self._topology().switches():
+            info = switch.switch_info
+            if info is None:
+                continue
+            last = min(info.multicast_fdb_top, MULTICAST_LID_FIRST + MFT_LIDS - 1) - MULTICAST_LID_FIRST
+            known = self._written.setdefault(switch.guid, {})
+            changes = []
+            for block in range(last // MFT_MASKS_PER_BLOCK + 1 if last >= 0 else 0):
+                for position in range(switch.info.num_ports // 16 + 1):
+                    key = smpwire.MULTICAST_FORWARDING_TABLE, position << 28 | block
+                    known[key] = b""
+                    changes.append((switch, key, bytes(64)))
+            yield from self._write(changes)
+            info.multicast_fdb_top = MULTICAST_LID_FIRST + min(MFT_LIDS, info.multicast_fdb_cap) - 1
+            yield [self._ask(METHOD_SET, smpwire.SWITCH_INFO, 0, switch, 0, info.to_bytes())]
 
     def write_groups(self) -> Work:
         """Bring the multicast tables of all switches to what the groups want."""
@@ -155,13 +197,25 @@ class SwitchTables:
 
     # Blocks
 
+    def linear(self, switch: Node) -> Iterator[tuple[int, bytes]]:
+        """The blocks of a switch's linear forwarding table, as they were written."""
+        for (attribute, modifier), data in sorted(self._written.get(switch.guid, {}).items()):
+            if attribute == smpwire.LINEAR_FORWARDING_TABLE and data:
+                yield modifier, data
+
+    def multicast(self, switch: Node) -> Iterator[tuple[int, int, bytes]]:
+        """Position, block and masks of a switch's multicast table, as they were written, where there are any."""
+        for (attribute, modifier), data in sorted(self._written.get(switch.guid, {}).items()):
+            if attribute == smpwire.MULTICAST_FORWARDING_TABLE and any(data):
+                yield modifier >> 28, modifier & 0x1FF, data
+
     def _write(self, changes: list[tuple[Node, Block, bytes]]) -> Work:
         if not changes:
             return
         requests = [self._ask(METHOD_SET, *block, switch, 0, data) for switch, block, data in changes]
         answers = yield requests
         for (switch, block, data), answer in zip(changes, answers, strict=True):
-            if _ok(answer):
+            if ok(answer):
                 self._written[switch.guid][block] = data
                 continue
             # Nobody knows what the switch holds now: write this again next time.
@@ -187,21 +241,18 @@ class SwitchTables:
                 some = blocks[at : at + BLOCKS_PER_READ]
                 answers = yield [self._ask(METHOD_GET, *block, switch, 0, b"") for block in some]
                 for block, answer in zip(some, answers, strict=True):
-                    if answer is not None and _ok(answer) and answer.data != known[block] != b"":
+                    if answer is not None and ok(answer) and answer.data != known[block] != b"":
                         self._counters[ManagerCount.CHANGED_TABLES] += 1
                         self._forget(switch, block)
 
 
-def _ok(answer: Smp | None) -> bool:
-    return answer is not None and answer.status & 0x7FFF == 0
-
-
-def _linear_blocks(table: bytes) -> Iterator[tuple[Block, bytes]]:
+def _linear_blocks(table: bytes, every: bool) -> Iterator[tuple[Block, bytes]]:
+    """The blocks of a table; those without an entry only if `every` one may hold something else."""
     size = smpwire.LFT_PORTS_PER_BLOCK
     empty = bytes((smpwire.NO_PORT,)) * size
     for at in range(0, len(table), size):
         data = table[at : at + size].ljust(size, empty[:1])
-        if data != empty:
+        if every or data != empty:
             yield (smpwire.LINEAR_FORWARDING_TABLE, at // size), data
 
 
@@ -219,7 +270,7 @@ def _source_blocks(topology: Topology, switch: Node) -> dict[Block, bytes]:
         if node is not None and node.is_switch:
             sources[number] = (0, 0)
         elif port is not None:
-            sources[number] = (port.lid, 0)
+            sources[number] = (port.lid, port.lmc)
     return {
         (smpwire.SOURCE_LIDS, at // size): smpwire.pack_sources(sources[at : at + size])
         for at in range(0, len(sources), size)

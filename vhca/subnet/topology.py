@@ -23,8 +23,16 @@ class NodePort:
     guid: int
     info: PortInfo
     lid: int = 0
+    lmc: int = 0
     reregistered: bool = False  # its clients were told to register with the SA again, in this sweep
+    enforced: bool = False  # whether a switch checks P_Keys there
     pkeys: list[int] = field(default_factory=lambda: [0xFFFF])
+    aliases: list[int] = field(default_factory=list)  # GUIDs behind its own in its table; 0 where there is none
+
+    @property
+    def lids(self) -> range:
+        """All its LIDs; none before it has one."""
+        return range(self.lid, self.lid + (1 << self.lmc)) if self.lid else range(0)
 
 
 @dataclass(slots=True)
@@ -84,20 +92,25 @@ class Topology:
                 yield node, port
 
     def by_lid(self, lid: int) -> tuple[Node, NodePort] | None:
-        """The end port with this LID; ports have one each, LMC is 0."""
+        """The end port with this LID, which may be any of those that it has."""
         return self._end_port(self._lids, lid)
 
     def by_gid(self, wanted: bytes) -> tuple[Node, NodePort] | None:
         """The end port with this GID."""
         found = self._end_port(self._guids, int.from_bytes(wanted[8:], "big"))
-        return found if found is not None and wanted == gid(found[1].info.gid_prefix, found[1].guid) else None
+        return found if found is not None and wanted[:8] == gid(found[1].info.gid_prefix, 0)[:8] else None
+
+    def owner(self, guid: int) -> PortKey | None:
+        """The end port with this GUID, its own or an alias."""
+        return self._guids.get(guid)
 
     def index(self) -> None:
         """Make LIDs and GIDs findable; to be called when all ports are known and have their LIDs."""
         self._toward.clear()
         places = [((node.guid, port.number), port) for node, port in self.end_ports() if port.lid]
-        self._lids = {port.lid: key for key, port in places}
-        self._guids = {port.guid: key for key, port in places}
+        self._lids = {lid: key for key, port in places for lid in port.lids}
+        self._guids = {guid: key for key, port in places for guid in port.aliases if guid}
+        self._guids |= {port.guid: key for key, port in places}
 
     def _end_port(self, places: dict[int, PortKey], key: int) -> tuple[Node, NodePort] | None:
         place = places.get(key)

@@ -27,11 +27,14 @@ METHOD_TRAP: Final = 0x05
 METHOD_REPORT: Final = 0x06
 METHOD_TRAP_REPRESS: Final = 0x07
 METHOD_GET_TABLE: Final = 0x12
+METHOD_GET_TRACE_TABLE: Final = 0x13
+METHOD_GET_MULTI: Final = 0x14
 METHOD_DELETE: Final = 0x15
 METHOD_RESPONSE: Final = 0x80
 METHOD_GET_RESP: Final = 0x81
 METHOD_REPORT_RESP: Final = 0x86
 METHOD_GET_TABLE_RESP: Final = 0x92
+METHOD_GET_MULTI_RESP: Final = 0x94
 METHOD_DELETE_RESP: Final = 0x95
 
 # Status, common part (13.4.7) and class part of subnet administration (15.2.4), in place.
@@ -129,6 +132,7 @@ RMPP_ABORT: Final = 4
 RMPP_ACTIVE: Final = 1
 RMPP_FIRST: Final = 2
 RMPP_LAST: Final = 4
+RMPP_STATUS_NO_RESOURCES: Final = 1
 RMPP_STATUS_TIMEOUT: Final = 118
 
 

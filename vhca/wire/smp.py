@@ -223,7 +223,18 @@ class MlnxExtPortInfo(Layout, size=64):
 
 
 SPEED_FDR10: Final = 1
+
+# SMInfo.SMState
+SM_STATE_NOTACTIVE: Final = 0
+SM_STATE_DISCOVERING: Final = 1
+SM_STATE_STANDBY: Final = 2
 SM_STATE_MASTER: Final = 3
+# Attribute modifier of Set(SMInfo): what one manager orders another one to do (14.4.1).
+SM_HANDOVER: Final = 1
+SM_ACKNOWLEDGE: Final = 2
+SM_DISABLE: Final = 3
+SM_STANDBY: Final = 4
+SM_DISCOVER: Final = 5
 
 
 def pack_words(values: list[int] | tuple[int, ...]) -> bytes:

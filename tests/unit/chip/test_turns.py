@@ -9,6 +9,7 @@ from vhca.hw.effects import Effects, Loopback
 from vhca.hw.events import Event, LinkChange, PacketIn, SqDoorbell
 from vhca.hw.memory import FlatMemory
 from vhca.wire.packet import Packet, Route
+from vhca.wire.smp import PortInfo
 
 
 class Clock:
@@ -55,6 +56,9 @@ class Program:
 
     def objects(self) -> dict[str, int]:
         return {}
+
+    def port_info(self, port: int) -> PortInfo:
+        return PortInfo()
 
 
 class Stage:

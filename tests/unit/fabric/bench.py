@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from firmware.mads import packets
 from firmware.mads.port import PortEvent
@@ -53,7 +54,7 @@ class Card:
         self.events: list[PortEvent] = []
         self.inbox: list[Packet] = []
         self.silent = False
-        self.port.attach(self.receive, self.link_changed)
+        self.port.attach(self.receive, self.link_changed, port_info=lambda: self.sma.port(1).info)
 
     @property
     def state(self) -> int:
@@ -105,10 +106,12 @@ class Card:
 class Bench:
     """A fabric with cards, and time that moves when asked to."""
 
-    def __init__(self, cards: int = 2, num_ports: int = 36, mkey: int | None = None) -> None:
+    def __init__(self, cards: int = 2, num_ports: int = 36, mkey: int | None = None, **fabric: Any) -> None:
         self.turns = Turns()
         self.clock = VirtualClock(1)
-        self.fabric = Fabric(self.turns.call_soon, self.clock, num_ports=num_ports, mkey=mkey, random=Random(1))
+        self.fabric = Fabric(
+            self.turns.call_soon, self.clock, num_ports=num_ports, mkey=mkey, random=Random(1), **fabric
+        )
         self.cards = [self.add_card() for _ in range(cards)] if cards else []
 
     def add_card(self, mtu: int = 4096) -> Card:

@@ -65,7 +65,7 @@ def test_it_runs_in_the_real_loop() -> None:
             if reply is not None:
                 port.send(packets.reply_packet(packet, reply, sma.port(1).lid))
 
-    port.attach(receive, lambda up: (sma.link_up(1, up), None)[1])
+    port.attach(receive, lambda up: (sma.link_up(1, up), None)[1], port_info=lambda: sma.port(1).info)
     for _ in range(200):
         if fabric.active("h0"):
             break

@@ -25,7 +25,11 @@ class Machine(Driver):
         self.name = f"h{number}"
         self.port = bench.fabric.add_port(self.name)
         self.board.plug(1, self.port)
-        self.port.attach(lambda packet: self.board.packet_in(1, packet), lambda up: self.board.link_change(1, up))
+        self.port.attach(
+            lambda packet: self.board.packet_in(1, packet),
+            lambda up: self.board.link_change(1, up),
+            port_info=lambda: self.board.port_info(1),
+        )
         bench.run()
 
     def _defer(self, call: Callable[[], None]) -> None:  # type: ignore[override]

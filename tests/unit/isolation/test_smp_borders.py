@@ -313,7 +313,7 @@ def test_answers_count_only_from_the_port_that_was_asked() -> None:
         if smp.method == METHOD_GET and smp.attr_id == w.NODE_INFO:
             asked.append(smp)
 
-    stage.victim.port.attach(overhear)
+    stage.victim.port.attach(overhear, port_info=lambda: stage.victim.sma.port(1).info)
     manager.sweep()
     stage.bench.run()
     request = asked[-1]
@@ -450,7 +450,7 @@ def test_a_switch_that_has_its_key_is_found_again_by_a_manager_that_took_it_for_
     second.free_port().plug(cable.b)
     bench.run()
     assert second.ports[0].info.mkey == bench.fabric.manager.keys.switches
-    bench.fabric.manager._trunks.clear()
+    bench.fabric.manager.discovery._trunks.clear()
     bench.fabric.manager.sweep()
     bench.pass_time(1.05)
     assert 0xBB not in bench.fabric.manager.topology.nodes
@@ -470,7 +470,7 @@ def test_thanks_for_a_trap_carry_the_key_of_the_port() -> None:
             thanks.append(smp)
         serve(packet)
 
-    card.port.attach(watch, card.link_changed)
+    card.port.attach(watch, card.link_changed, port_info=lambda: card.sma.port(1).info)
     card.port.send(capability_trap(card))
     stage.bench.run()
     assert [smp.mkey for smp in thanks] == [card.sma.port(1).info.mkey]

@@ -14,6 +14,7 @@ from vhca.cli import running, status
 from vhca.cli.options import (
     add_capture_options,
     add_card_memory_option,
+    add_manager_options,
     add_mkey_option,
     add_topology_options,
     card_config,
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_capture_options(parser)
     add_mkey_option(parser)
     add_topology_options(parser)
+    add_manager_options(parser, guests=False)
     add_card_memory_option(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 

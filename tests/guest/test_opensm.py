@@ -1,0 +1,62 @@
+"""OpenSM in a guest manages the subnet: it takes over, does its work, dies, and the embedded manager is back."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.guest.cards import assert_no_complaint, wait_for
+from vhca.lab import Guest, Lab
+from vhca.lab.perftest import perftest, run_exchange
+
+pytestmark = pytest.mark.vhca(guests=2, sm="opensm@g0")
+
+# A datagram that nobody answers is waited for so long (ms): the test would not end in time.
+PATIENCE = "-t 100000"
+_ports = iter(range(22000, 23000))
+
+
+def tool(guest: Guest, command: str) -> str:
+    return guest.run(command.split(), timeout_s=60, check=True).stdout
+
+
+def manager(guest: Guest) -> tuple[int, str]:
+    """LID and state of the manager that a guest's port knows, as it says itself."""
+    found = re.search(r"sm lid (\d+) .*state \d (\S+)", tool(guest, f"sminfo {PATIENCE}"))
+    assert found is not None
+    return int(found[1]), found[2]
+
+
+def write(server: Guest, client: Guest) -> None:
+    """RDMA traffic between the guests."""
+    ends = run_exchange(server, client, perftest("ib_write_bw", 65536, 100), next(_ports))
+    assert [end.returncode for end in ends] == [0, 0], [end.stdout + end.stderr for end in ends]
+
+
+def test_opensm_takes_over_and_gives_back_when_it_dies(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    one, two = guest_pair
+    assert lab.fabric.manager_state() == "standby"
+    assert lab.fabric.active("h0", "h1")
+    mine = lab.fabric.lid("h0")
+    assert [manager(guest) for guest in guest_pair] == [(mine, "SMINFO_MASTER")] * 2
+    write(one, two)
+    listening = two.popen(["ibv_asyncwatch", "-d", "mlx5_0"])
+    assert lab.opensm is not None
+    lab.opensm.kill()
+    write(two, one)  # tables are still there
+    wait_for(lambda: lab.fabric.manager_state() == "master", 30)
+    wait_for(lambda: manager(two)[0] == 1)
+    assert lab.fabric.active("h0", "h1")
+    assert manager(one) == (1, "SMINFO_MASTER")
+    write(one, two)
+    lab.start_opensm()
+    assert [manager(guest) for guest in guest_pair] == [(mine, "SMINFO_MASTER")] * 2
+    write(two, one)
+    listening.terminate()
+    listening.wait(30)
+    heard = listening.stdout.read_all().decode()
+    # The card tells of another manager's LID as of its own.
+    assert heard.count("IBV_EVENT_LID_CHANGE") == heard.count("IBV_EVENT_CLIENT_REREGISTER") == 2, heard
+    assert "PORT_" not in heard
+    assert_no_complaint(*guest_pair)

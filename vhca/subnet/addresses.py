@@ -1,0 +1,61 @@
+"""The LIDs of a subnet: who has which, and how many (4.1.3 of volume 1).
+
+A GUID that was here before keeps its LID as long as there are LIDs for all. With an LMC, each port of an adapter has
+2**LMC LIDs from a multiple of that on, and switches have one each.
+"""
+
+from vhca.subnet.topology import Topology
+from vhca.wire.packet import MULTICAST_LID_FIRST
+
+
+class Addresses:
+    """LIDs by port GUID.
+
+    :raises ValueError: an LMC is 0 to 7.
+    """
+
+    def __init__(self, lmc: int = 0) -> None:
+        if not 0 <= lmc <= 7:
+            raise ValueError(f"LMC {lmc}: it is 0 to 7")
+        self.lmc = lmc
+        self._lids: dict[int, int] = {}
+
+    def forget(self) -> None:
+        """Another manager was here: what ports have now is what they keep."""
+        self._lids.clear()
+
+    def assign(self, topology: Topology) -> None:
+        """Give all ports their LIDs: known GUIDs the one that they had, new ones what they have if it is free.
+
+        Else the lowest that is free.
+        """
+        present = {port.guid for _, port in topology.end_ports()}
+        if len(self._lids.keys() | present) << self.lmc >= MULTICAST_LID_FIRST:
+            self._lids = {guid: lid for guid, lid in self._lids.items() if guid in present}
+        # Of those that are away, too: what they are is not known any more, so they keep room for an adapter.
+        taken = {one for lid in self._lids.values() for one in range(lid, lid + (1 << self.lmc))}
+        lowest: dict[int, int] = {}  # by how many LIDs are needed: none below is free
+        for node, port in topology.end_ports():
+            port.lmc = 0 if node.is_switch else self.lmc
+            count = 1 << port.lmc
+            lid = self._lids.get(port.guid)
+            if lid is None:
+                lid = port.info.lid
+                if not _free(lid, count, taken):
+                    lid = lowest.get(count, count)
+                    while lid < MULTICAST_LID_FIRST and not _free(lid, count, taken):
+                        lid += count
+                    lowest[count] = lid
+                if lid >= MULTICAST_LID_FIRST:
+                    # More ports than LIDs: who comes last has none.
+                    continue
+                self._lids[port.guid] = lid
+                taken.update(range(lid, lid + count))
+            port.lid = lid
+        topology.index()
+
+
+def _free(lid: int, count: int, taken: set[int]) -> bool:
+    return (
+        lid > 0 and not lid % count and lid + count <= MULTICAST_LID_FIRST and taken.isdisjoint(range(lid, lid + count))
+    )

@@ -1,0 +1,90 @@
+"""Tables that the manager leaves as they are, and that the directory tells nevertheless: service levels and weights.
+
+Whoever asks for them makes the manager ask the agents: a bounded number of questions, each of them once.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from vhca.layout import Layout
+from vhca.subnet.answers import ok
+from vhca.subnet.manager import SubnetManager
+from vhca.subnet.paths import Sees
+from vhca.subnet.records import matches
+from vhca.subnet.topology import Node, NodePort
+from vhca.subnet.transactions import Request, Work
+from vhca.wire import sa, smp
+from vhca.wire.mad import METHOD_GET
+
+MAX_QUESTIONS: Final = 2048
+"""For one query: more is refused, and whoever asked names a LID."""
+
+Lanes = sa.SlToVlRecord | sa.VlArbitrationRecord
+Question = tuple[Lanes, Request]
+
+
+def questions(manager: SubnetManager, wanted: Lanes, mask: int, sees: Sees) -> list[Question]:
+    """Records that a query asks for, still empty, and the request that fills each; at most one more than is allowed."""
+    found: list[Question] = []
+    every = _arbitration(manager) if isinstance(wanted, sa.VlArbitrationRecord) else _mappings(manager)
+    for node, port, record, modifier in every:
+        end = node.ports.get(0) if node.is_switch else port
+        if not matches(record, wanted, mask) or end is None or not sees(end):
+            continue
+        attribute = smp.SL_TO_VL if isinstance(record, sa.SlToVlRecord) else smp.VL_ARBITRATION
+        request = manager.ask(METHOD_GET, attribute, modifier, node, port.number)
+        request.retries = 0  # others wait for the manager
+        found.append((record, request))
+        if len(found) > MAX_QUESTIONS:
+            break
+    return found
+
+
+def ask(some: list[Question], found: list[Layout]) -> Work:
+    """Ask, and collect the records that agents have answered."""
+    answers = yield [request for _, request in some]
+    for (record, _), answer in zip(some, answers, strict=True):
+        if answer is None or not ok(answer):
+            continue
+        if isinstance(record, sa.SlToVlRecord):
+            record.lanes = answer.data[:8]
+        else:
+            record.weights = answer.data
+        found.append(record)
+
+
+def write(request: Request) -> Work:
+    """One request whose answer nobody needs."""
+    yield [request]
+
+
+def _linked(node: Node) -> list[NodePort]:
+    """Port 0 of a switch, and all ports that have a link."""
+    return [
+        port
+        for port in node.ports.values()
+        if (node.is_switch and not port.number) or port.info.port_state != smp.PORT_DOWN
+    ]
+
+
+def _mappings(manager: SubnetManager) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
+    for node in manager.topology.nodes.values():
+        ports = _linked(node)
+        lid = next((port.lid for port in node.end_ports()), 0)
+        for port in ports:
+            if not node.is_switch:
+                yield node, port, sa.SlToVlRecord(lid=port.lid, out_port=port.number), 0
+                continue
+            for arrival in ports:
+                record = sa.SlToVlRecord(lid=lid, in_port=arrival.number, out_port=port.number)
+                yield node, port, record, arrival.number << 8 | port.number
+
+
+def _arbitration(manager: SubnetManager) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
+    for node in manager.topology.nodes.values():
+        lid = next((port.lid for port in node.end_ports()), 0)
+        for port in _linked(node):
+            for block in range(1, 5):
+                own = lid if node.is_switch else port.lid
+                record = sa.VlArbitrationRecord(lid=own, port_num=port.number, block=block)
+                yield node, port, record, block << 16 | (port.number if node.is_switch else 0)
