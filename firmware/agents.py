@@ -49,9 +49,11 @@ class Agents:
             number: PortView(port, self.port_counters[number], self._violated)
             for number, port in self._sma.ports.items()
         }
-        self._performance = PerformanceAgent(self.port_counters)
+        # A run of messages to another card tells no lanes.
+        self._performance = PerformanceAgent(self.port_counters, by_lane=False)
         self._training = {number: Timer(TimerKind.LINK_TRAINING, number) for number in self.ports}
         self._falling = {number: Timer(TimerKind.LINK_FALLING, number) for number in self.ports}
+        self._measuring = Timer(TimerKind.MEASUREMENT, 0)
         self._telling = {number: Timer(TimerKind.TRAP, number) for number in self.ports}
         self._chip.ports.clear()
         self._chip.ports.update(self.ports)
@@ -59,6 +61,10 @@ class Agents:
     def run_timers(self, now_ns: int) -> None:
         """Do what is due at the ports."""
         while (timer := self.timers.due(now_ns)) is not None:
+            if timer.kind is TimerKind.MEASUREMENT:
+                self._performance.run(now_ns)
+                self._measure()
+                continue
             port = self.ports[timer.owner]
             if timer.kind is TimerKind.LINK_TRAINING:
                 self._raise_link(port)
@@ -87,9 +93,19 @@ class Agents:
     def _general(self, mad: bytes) -> bytes | None:
         """Answer a datagram of a general service: counters are here, every other class is refused by status."""
         if mad[1] == CLASS_PERF:
-            return self._performance.handle(mad)
+            reply = self._performance.handle(mad, self._hca.now_ns)
+            self._measure()
+            return reply
         self._hca.count_of.add(CountOf.MAD_CLASS_REFUSED, mad[1])
         return refusal(mad)
+
+    def _measure(self) -> None:
+        """Come back when a measurement of counters begins or ends."""
+        deadline = self._performance.deadline_ns
+        if deadline is None:
+            self.timers.cancel(self._measuring)
+        elif self._measuring.deadline_ns != deadline:
+            self.timers.arm(self._measuring, deadline)
 
     def smp_in(self, number: int, packet: Packet) -> bool:
         """An SMP from the wire; True if it was the agent's (whether or not it gets an answer)."""
@@ -182,6 +198,7 @@ class Agents:
                 self._bounce_link(port)
         self._sma.forget_host()
         if reason == "lost_connection":
+            self.timers.cancel(self._measuring)
             self._power_on()
         self._refresh()
 

@@ -38,6 +38,8 @@ class TimerKind(IntEnum):
     """Completions of a compressed session were held back for long enough; a completion queue."""
     TRAP = 9
     """A trap is to be sent, or once more since nobody has repressed it; a port's number."""
+    MEASUREMENT = 10
+    """A measurement of port counters begins or ends; nobody."""
 
 
 class Timer:

@@ -53,6 +53,8 @@ class Opened(NamedTuple):
     transitions: tuple[int, int]
     versions: tuple[int, int, int]
     queues: tuple[int, int]
+    # Service levels, there and back.
+    levels: tuple[int, int]
 
 
 class Conversation(Shared):
@@ -111,7 +113,7 @@ def is_unchanged(conversation: Conversation) -> bool:
 
 def is_same(hca: Hca, qp: Qp, opened: Opened) -> bool:
     """Tell whether both ends are still there, and as they were."""
-    through, to, to_qp, buffers, _, _, transitions, versions, queues = opened
+    through, to, to_qp, buffers, _, _, transitions, versions, queues, _ = opened
     far = to()
     far_qp = to_qp()
     present: object = getattr(through.firmware, "hca", None)
@@ -191,7 +193,7 @@ def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | No
             return None
         through = way
     more = {"source_qpn": qp.handle, "is_unreliable": qp.service == ST_UC}
-    return _note(hca, qp, conversation, probe, through, far, far_qp, more)
+    return _note(hca, qp, conversation, probe, through, far, far_qp, more, back)
 
 
 def open_datagrams(hca: Hca, qp: Qp, conversation: Conversation, vector: bytes, probe: Packet) -> Opened | None:
@@ -250,8 +252,9 @@ def _note(
     far: Hca,
     far_qp: Qp,
     more: dict[str, int],
+    back: Packet | None = None,
 ) -> Opened | None:
-    """Fill in the part of the argument that stays, from both ends and from `more`."""
+    """Fill in the part of the argument that stays, from both ends and from `more`; `back` is what answers are like."""
     requester, sq, send_cq, recv_cq = qp.requester, qp.sq, qp.send_cq, far_qp.recv_cq
     if sq is None or isinstance(sq, RecordlessSendQueue) or send_cq is None or recv_cq is None:
         return None
@@ -306,6 +309,7 @@ def _note(
         (qp.transitions, far_qp.transitions),
         (hca.ports[qp.port].version, far.ports[far_qp.port].version, far.clears),
         (_form_of(send_cq), _form_of(recv_cq)),
+        (sl, origin(hca.ports[qp.port], back)[2] if back is not None else 0),
     )
     _note_lines(qp, far_qp, conversation, opened)
     return opened

@@ -279,8 +279,12 @@ def _take_over(
             _invalidate(far, invalidated)
         back = acks + answers
         _count(hca, far, far_qp, (packets, size, back, answer_bytes), (writes, reads, atomics))
-        hca.ports[qp.port].counters.exchanged(packets, words_out, back, words_back)
-        far.ports[far_qp.port].counters.exchanged(back, words_back, packets, words_out)
+        near_counters, far_counters = hca.ports[qp.port].counters, far.ports[far_qp.port].counters
+        sl, back_sl = opened.levels
+        near_counters.sent_many(packets, words_out, sl)
+        far_counters.received_many(packets, words_out, sl, 0)
+        far_counters.sent_many(back, words_back, back_sl)
+        near_counters.received_many(back, words_back, back_sl, 0)
         through.passed(packets, words_out, back, words_back)
         if far_cqes:
             _tell(through, far, recv_cq, (far_cqes, far_events, far_solicited))

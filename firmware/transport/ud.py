@@ -295,6 +295,8 @@ def receive(hca: Hca, port_number: int, qp: Qp, packet: Packet) -> None:
         qp.count(QCount.OUT_OF_BUFFER)
         if qp.service == ST_QP0:
             port.counters.vl15_dropped += 1
+        elif qp.service == ST_QP1:
+            port.counters.qp1_dropped += 1
         return
     _deliver(hca, port_number, qp, packet, recv)
 

@@ -8,6 +8,7 @@ cost little.
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from vhca.fabric.alarm import Alarm
 from vhca.fabric.line import LinkCount
 from vhca.fabric.link import LinkEnd
 from vhca.fabric.telling import tell
@@ -223,18 +224,20 @@ class Company:
 class EndNode:
     """A simulated host: the ports of `node` that have cables, by number."""
 
-    __slots__ = ("_company", "_performance", "node", "ports")
+    __slots__ = ("_alarm", "_company", "_performance", "node", "ports")
 
     def __init__(self, node: Node, company: Company) -> None:
         self.node = node
         self.ports: dict[int, EndPort] = {}
         self._company = company
         self._performance: PerformanceAgent | None = None
+        # Of its agent, once something was measured.
+        self._alarm: Alarm | None = None
 
     def plug(self, number: int, end: LinkEnd, speed: LinkSpeed) -> None:
         """Put a cable into a port, and switch it on."""
         port = self.ports[number] = EndPort(self, number, end, speed)
-        self._performance = None
+        self._performance = self._alarm = None
         end.count = port.count
         end.attach(port)
 
@@ -255,7 +258,8 @@ class EndNode:
             if port.programs is not None and port.programs.take(packet):
                 return
             # More questions of one asker than it has room for are dropped, and asked again by whoever means them.
-            self._company.queue.put(packet.route.slid, self._answer(port, packet))
+            if not self._company.queue.put(packet.route.slid, self._answer(port, packet)):
+                port.counters.qp1_dropped += 1
 
     def _take_smp(self, port: EndPort, packet: Packet) -> None:
         mad, company = packet.payload, self._company
@@ -293,16 +297,30 @@ class EndNode:
 
     def _answer(self, port: EndPort, packet: Packet) -> Job:
         mad = packet.payload
-        if mad[1] == madwire.CLASS_PERF:
-            if self._performance is None:
-                counters = {number: port.counters for number, port in self.ports.items()}
-                self._performance = PerformanceAgent(counters)
-            reply = self._performance.handle(mad)
-        else:
-            reply = refusal(mad)
+        reply = self._measured(port, mad) if mad[1] == madwire.CLASS_PERF else refusal(mad)
         if reply is not None:
             port.answer(gmp_reply(packet, reply, port.info.lid))
         yield from ()
+
+    def _measured(self, port: EndPort, mad: bytes) -> bytes | None:
+        agent = self._performance
+        if agent is None:
+            agent = self._performance = PerformanceAgent({number: port.counters for number, port in self.ports.items()})
+        reply = agent.handle(mad, self._company.now_ns())
+        if agent.deadline_ns is not None:
+            self._measure(agent, port.end)
+        return reply
+
+    def _measure(self, agent: PerformanceAgent, end: LinkEnd) -> None:
+        """Come back when a measurement begins or ends."""
+
+        def due() -> None:
+            agent.run(self._company.now_ns())
+            self._measure(agent, end)
+
+        if self._alarm is None:
+            self._alarm = Alarm(due)
+        self._alarm.set(agent.deadline_ns, self._company.now_ns(), end)
 
 
 def _is_datagram(packet: Packet) -> bool:

@@ -16,6 +16,7 @@ from typing import Final, Literal, Protocol
 
 from vhca.fabric.quantities import told_rate, told_time
 from vhca.fabric.wires import Wires
+from vhca.management.samples import TICK_NS
 from vhca.wire.ib import split, wire_size_bytes
 from vhca.wire.packet import MANAGEMENT_VL, Packet
 
@@ -28,9 +29,6 @@ WINDOW_BYTES: Final = 16 << 20
 WINDOW_PACKETS: Final = 4096
 # Management that waits to leave, beyond which it is lost.
 URGENT_PACKETS: Final = 1024
-WAIT_TICK_NS: Final = 4
-"""A tick of PortXmitWait: the time of a byte on one lane of SDR."""
-
 LinkCount = Literal["symbol_errors", "link_error_recovery", "xmit_wait"]
 """What a cable has the port at its end count, by the name in PortCounters."""
 
@@ -260,7 +258,7 @@ class Line:
             packet = self._waiting.popleft()
             self._waiting_bytes -= len(packet.payload)
             if self._stopped_ns is not None:
-                self._count("xmit_wait", max(0, at_ns - self._stopped_ns) // WAIT_TICK_NS)
+                self._count("xmit_wait", max(0, at_ns - self._stopped_ns) // TICK_NS)
                 self._stopped_ns = None
         self._under_way_bytes += len(packet.payload)
         self._leaving = (at_ns + self._serialisation_ns(packet), packet)

@@ -15,9 +15,10 @@ from vhca.management.mkey import MKeyGuard
 from vhca.management.partitions import admitted_in, admitted_out, default_table
 from vhca.management.performance import PortCounters
 from vhca.management.port_state import LANES, PortState, data_lanes, first_port_info
+from vhca.management.samples import TICK_NS
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import smp
-from vhca.wire.packet import Packet
+from vhca.wire.packet import MANAGEMENT_VL, Packet
 from vhca.wire.smp import PortInfo
 
 PARTITION_CAP: Final = 8
@@ -34,6 +35,10 @@ class Relay(Protocol):
 
     wires: Wires
     node_guid: int
+
+    def now_ns(self) -> int:
+        """The time."""
+        ...
 
     def receive(self, port: "SwitchPort", packet: Packet) -> None:
         """A packet or burst arrived at `port`."""
@@ -79,6 +84,8 @@ class SwitchPort(PortState):
         self.data_vls = self.data_lanes
         self.admits: frozenset[int] | None = None
         self.emits: frozenset[int] | None = None
+        # Since when data waits for this cable.
+        self._waits_since_ns: int | None = None
 
     def receive(self, packet: Packet) -> None:
         """A packet came out of the cable."""
@@ -193,8 +200,25 @@ class SwitchPort(PortState):
         """Count a packet that goes no further."""
         self.dropped[reason] += packet.count
 
+    def waits(self, now_ns: int) -> None:
+        """Data is to leave here, and the cable is full; one that takes time counts that by itself."""
+        line = self.end.line if self.end is not None else None
+        if self._waits_since_ns is None and not (line is not None and line.config.timed):
+            self._waits_since_ns = now_ns
+
+    def settle_wait(self, now_ns: int) -> None:
+        """Count how long data has waited up to now (PortXmitWait)."""
+        since_ns = self._waits_since_ns
+        if since_ns is not None:
+            ticks = max(0, now_ns - since_ns) // TICK_NS
+            self.counters.xmit_wait += ticks
+            self._waits_since_ns = since_ns + ticks * TICK_NS
+
     def transmit(self, packet: Packet, words: int) -> None:
         """Count a departure and put the packet on the cable."""
+        if self._waits_since_ns is not None and packet.route.vl != MANAGEMENT_VL:
+            self.settle_wait(self.switch.now_ns())
+            self._waits_since_ns = None
         self.counters.sent(packet, words)
         if self.end is not None:
             self.end.send(packet)

@@ -54,9 +54,14 @@ class Switch(SwitchState):
             call_soon,
             answer=lambda question, mad: self.send_from_management(gmp_reply(question, mad, self.lid)),
             administered=lambda: self.management is not None,
+            now_ns=now_ns,
         )
         # Gets what is for port 0, with the number of the port of arrival.
         self.management: Callable[[Packet, int], None] | None = None
+
+    def now_ns(self) -> int:
+        """See :class:`vhca.fabric.port.Relay`."""
+        return self._now_ns()
 
     def free_port(self) -> SwitchPort:
         """The lowest external port without a cable; LookupError if all are taken."""
@@ -90,12 +95,18 @@ class Switch(SwitchState):
         """True if a cable that this packet leaves by is full: it waits on the cable of its arrival (7.9)."""
         if packet.route.vl == MANAGEMENT_VL:
             return False
-        dlid = packet.route.dlid
-        if not packet.route.is_multicast:
-            number = self.lft[dlid] if dlid < len(self.lft) else 0xFF
-            return number < len(self.ports) and number != port.number and self.ports[number].full
-        mask = self.mft.get(dlid, 0)
-        return any(out.full for out in self.ports if mask >> out.number & 1 and out is not port)
+        route = packet.route
+        if not route.is_multicast:
+            number = self.lft[route.dlid] if route.dlid < len(self.lft) else 0xFF
+            if number >= len(self.ports) or number == port.number or not self.ports[number].full:
+                return False
+            self.ports[number].waits(self._now_ns())
+            return True
+        mask = self.mft.get(route.dlid, 0)
+        full = [out for out in self.ports if mask >> out.number & 1 and out is not port and out.full]
+        for out in full:
+            out.waits(self._now_ns())
+        return bool(full)
 
     def receive(self, port: SwitchPort, packet: Packet) -> None:
         """A packet or burst arrived at `port`."""

@@ -72,13 +72,15 @@ class Way:
 
     def _settle(self) -> None:
         self._owed = False
-        there = self._there, self._sent, self._sent_words
-        back = self._back_again, self._returned, self._returned_words
+        there = self._there, self._sent, self._sent_words, self._route
+        back = self._back_again, self._returned, self._returned_words, self._back
         self._sent = self._sent_words = self._returned = self._returned_words = 0
-        for hops, count, words in (there, back):
+        for hops, count, words, route in (there, back):
+            vl, sl = route.vl, route.sl
             for arrival, departure in hops:
-                arrival.counters.exchanged(0, 0, count, words)
-                departure.counters.exchanged(count, words, 0, 0)
+                arrival.counters.received_many(count, words, sl, vl)
+                departure.counters.sent_many(count, words, sl)
+                vl = departure.lane(arrival.number, sl)
 
     def _look(self) -> None:
         if self._owed:

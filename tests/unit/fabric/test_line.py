@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tests.unit.fabric.bench import Turns
 from vhca.fabric.counters import CableDrop
 from vhca.fabric.faults import Fault, FaultInjector
-from vhca.fabric.line import BACKLOG_BYTES, WAIT_TICK_NS, WINDOW_BYTES, LineConfig, Noise
+from vhca.fabric.line import BACKLOG_BYTES, WINDOW_BYTES, LineConfig, Noise
 from vhca.fabric.link import BAD_PACKETS, FALL_NS, FULL_BYTES, RECOVERIES, Link
 from vhca.fabric.wires import Wires
+from vhca.management.samples import TICK_NS
 from vhca.sim.clock import VirtualClock
 from vhca.wire.ib import wire_size_bytes
 from vhca.wire.packet import MANAGEMENT_VL, RC, SEND, UD, WRITE, Packet, Route
@@ -162,7 +163,7 @@ def test_a_receiver_that_is_full_stops_the_line_and_the_sending_port_counts_the_
     world.full = False
     world.pass_time(10**8)
     assert [psn for _, psn in world.arrived] == list(range(sent))
-    waited = world.counted["a.xmit_wait"] * WAIT_TICK_NS
+    waited = world.counted["a.xmit_wait"] * TICK_NS
     assert 10**6 <= waited <= world.arrived[0][0] - waited_from + 10 * wire_size_bytes(data(0))
 
 
