@@ -27,9 +27,10 @@ MIN_LOG_MTU: Final = 7
 # qpc.mtu: 256 to 4096 bytes
 MTU_CODES: Final = range(1, 6)
 
-# DEVIATION: an ACK timeout of T may fire anywhere up to 4 T (9.7.6.1.3). A software card takes all of that, and at
-# least this long, since its peer may be waiting for its turn on the processor.
+# DEVIATION: an ACK timeout of T may fire anywhere up to 4 T (9.7.6.1.3). Of a short one a software card takes all of
+# that, and at least 50 ms, since its peer may be waiting for its turn on the processor; of a long one no more than T.
 TIMEOUT_FACTOR: Final = 4
+TIMEOUT_PATIENCE_NS: Final = 300_000_000
 TIMEOUT_FLOOR_NS: Final = 50_000_000
 
 
@@ -166,7 +167,15 @@ def take_send_side(hca: Hca, qp: Qp) -> None:
     requester.retry_count = requester.retries_left = context.retry_count
     requester.rnr_retry = requester.rnr_left = context.rnr_retry
     exponent = context.primary_address_path.ack_timeout
-    requester.timeout_ns = max(TIMEOUT_FACTOR * (4096 << exponent), TIMEOUT_FLOOR_NS) if exponent else 0
+    requester.timeout_ns = ack_timeout_ns(exponent)
+
+
+def ack_timeout_ns(exponent: int) -> int:
+    """How long to wait for an acknowledge, if the attribute says `exponent`; 0: for ever."""
+    if not exponent:
+        return 0
+    asked_ns = 4096 << exponent
+    return max(asked_ns, min(TIMEOUT_FACTOR * asked_ns, TIMEOUT_PATIENCE_NS), TIMEOUT_FLOOR_NS)
 
 
 def live_context(qp: Qp) -> Qpc:

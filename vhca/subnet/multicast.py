@@ -20,7 +20,8 @@ from vhca.wire.sa import McMemberRecord
 
 IPOIB_BROADCAST: Final = bytes.fromhex("ff12401bffff000000000000ffffffff")
 IPOIB_QKEY: Final = 0x00000B1B
-LIFE_TIME: Final = 18
+# 4.096 us << 14, 67 ms. Connection managers make ACK timeouts of it: OpenSM's 18 would let each lost one cost seconds.
+LIFE_TIME: Final = 14
 MLID_COUNT: Final = 4096
 
 # A join that creates a group must say at least this (15.2.5.17.3).

@@ -119,7 +119,7 @@ def test_path_record_as_hosts_ask_for_it() -> None:
     assert (answer.status, answer.attr_offset) == (0, 8)
     assert (path.slid, path.dlid, path.pkey, path.sl) == (a.lid, b.lid, 0xFFFF, 0)
     assert (path.mtu, path.mtu_selector, path.rate, path.rate_selector) == (5, 2, 16, 2)
-    assert (path.reversible, path.hop_limit, path.life_time) == (1, 0, 18)
+    assert (path.reversible, path.hop_limit, path.life_time) == (1, 0, 14)
     assert bench.table(query(m.METHOD_GET_TABLE, sa.PATH_RECORD, wanted, mask), PathRecord) == [path]
     by_lid = PathRecord(slid=a.lid, dlid=b.lid)
     answer = bench.one(query(m.METHOD_GET, sa.PATH_RECORD, by_lid, sa.PATH_SLID | sa.PATH_DLID))

@@ -12,7 +12,7 @@ from firmware.model.counters import Count
 from firmware.model.objects import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from firmware.model.qp import ERR, INIT, RST, RTR, RTS, SQD, SQER, ST_DCI, ST_DCT, ST_REG_UMR
 from firmware.transport import lifecycle
-from firmware.transport.attributes import live_context
+from firmware.transport.attributes import ack_timeout_ns, live_context
 from firmware.transport.lifecycle import (
     TRANSITIONS,
     Attribute,
@@ -220,10 +220,18 @@ def test_query_returns_live_numbers() -> None:
     assert (left.next_send_psn, left.last_acked_psn, left.hw_sq_wqebb_counter) == (0xFFFFF3, 0xFFFFF2, 1)
     assert (right.next_rcv_psn, right.rmsn, right.state) == (0xFFFFF3, 1, RTS)
     assert (left.cur_retry_count, left.cur_rnr_retry) == (3, 3)
-    # 4.096 us times 2**14, and four times that (9.7.6.1.3)
-    assert a.qp.requester.timeout_ns == 4 * 4096 << 14
+    assert a.qp.requester.timeout_ns == ack_timeout_ns(14)
     a.apply(Op.QP_2ERR)
     assert live_context(a.qp).state == ERR
+
+
+@pytest.mark.parametrize(
+    ("exponent", "wait_ns"),
+    [(0, 0), (1, 50_000_000), (12, 4 * 4096 << 12), (14, 4 * 4096 << 14), (15, 300_000_000), (19, 4096 << 19)],
+)
+def test_an_acknowledge_is_waited_for_at_most_four_times_as_long_as_was_asked(exponent: int, wait_ns: int) -> None:
+    """9.7.6.1.3; a connection manager asks for seconds, and four times that is too long for one lost packet."""
+    assert ack_timeout_ns(exponent) == wait_ns
 
 
 def test_a_registration_queue_takes_its_domain_from_the_command() -> None:
