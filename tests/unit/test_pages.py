@@ -16,11 +16,12 @@ COUNTS = {
     "README.md": (4, 2),
     "docs/fabric.md": (9, 0),
     "docs/topologies.md": (5, 0),
-    "docs/runs.md": (2, 2),
+    "docs/runs.md": (3, 2),
     "docs/kernel-debugging.md": (10, 1),
     "docs/ci.md": (6, 1),
     "docs/lessons.md": (19, 2),
     "docs/tutorials.md": (6, 0),
+    "docs/upper-protocols.md": (12, 1),
 }
 ALONE = [example for page in PAGES for example in examples(page) if example.mode == "alone"]
 

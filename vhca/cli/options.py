@@ -247,6 +247,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
         "--hcas", type=whole(0, 16), default=1, metavar="N", help="cards in each guest (default: %(default)s)"
     )
     add_kernel_options(group)
+    add_extra_options(group)
     add_mkey_option(group)
     add_topology_options(group)
     add_manager_options(group, guests=True)
@@ -451,6 +452,26 @@ def add_kernel_options(group: argparse._ActionsContainer) -> None:
     )
 
 
+def add_extra_options(group: argparse._ActionsContainer) -> None:
+    """Give a command the options that put more into guests than is usual."""
+    group.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="put this module of the kernel, and all that it needs, into guests, too; may be given again (`vhca guest`"
+        " lists the usual ones; a program in the guest loads it)",
+    )
+    group.add_argument(
+        "--package",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="put this Debian package, and all that it needs, into guests, too; may be given again (its installation"
+        " scripts are not run, and no service of it is started)",
+    )
+
+
 def guest_config(options: argparse.Namespace) -> GuestConfig:
     """What the options say of each guest."""
     from vhca.lab import GuestConfig
@@ -481,6 +502,8 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
         sm=options.sm,
         log_dir=options.log_dir,
         modules_dir=options.modules,
+        extra_modules=options.module,
+        extra_packages=options.package,
         keep_logs=options.keep_logs,
         gdb=options.gdb,
         progress=progress,

@@ -37,7 +37,8 @@ def guest_root(cache: Cache, progress: Progress) -> Path:
         files = store.plan(pins.GUEST_PACKAGES, pins.GUEST_SUITE, pins.GUEST_WITHOUT)
         debs = store.fetch(files, "guest system")
         unpack(debs, place, progress, "unpacking the guest system")
-        _compile_python(place, progress)
+        _unpack_tests(place)
+        compile_python(place, place, progress)
         store.clear()
 
     return cache.obtain("guest-root", guest_root_place(cache).name, build, progress)
@@ -52,22 +53,21 @@ def loader(root: Path, program: str, argv0: str | None = None) -> list[str]:
     return [*prefix, str(root / program)]
 
 
-def _compile_python(root: Path, progress: Progress) -> None:
-    """Compile Python's files now: an emulated processor would need seconds for it at every boot."""
+def compile_python(base: Path, root: Path, progress: Progress) -> None:
+    """Compile the Python files below `root` with the Python of `base`: an emulated processor would need seconds for it
+    at every boot."""
+    folders = [f for f in (root / PYTHON, root / "usr/lib/python3/dist-packages", root / TESTS) if f.is_dir()]
+    if not folders:
+        return
     progress.step("compiling the guest's Python files")
-    tests = root / TESTS
-    for packed in tests.glob("*.py.gz"):
-        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-        packed.unlink()
-    folders = [root / PYTHON, root / "usr/lib/python3/dist-packages", tests]
     done = subprocess.run(
         [
-            *loader(root, "usr/bin/python3.13"),
+            *loader(base, "usr/bin/python3.13"),
             *("-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"),
             *("-s", str(root), "-p", "/", "-x", "lib2to3|idlelib|pydoc_data|turtledemo|/test/|bad_syntax"),
             *map(str, folders),
         ],
-        env={"PYTHONHOME": str(root / "usr"), "PATH": os.environ.get("PATH", "")},
+        env={"PYTHONHOME": str(base / "usr"), "PATH": os.environ.get("PATH", "")},
         capture_output=True,
         text=True,
         check=False,
@@ -75,3 +75,9 @@ def _compile_python(root: Path, progress: Progress) -> None:
     )
     if done.returncode:
         raise ImageError(f"the guest's Python cannot compile its files:\n{done.stdout[-800:]}{done.stderr[-800:]}")
+
+
+def _unpack_tests(root: Path) -> None:
+    for packed in (root / TESTS).glob("*.py.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()

@@ -1,8 +1,8 @@
 """The disk image of a guest, held in memory: base system, kernel modules, power-up script and agent.
 
-An image is two cpio archives put one behind the other: the *base* (programs, the same for every kernel) and
-the *modules* of one kernel. Both are cached by a digest of what goes into them. Assumes unpacked packages
-in the cache; runs only programs out of those packages, through their own loader.
+An image is cpio archives put one behind the other: the *base* (programs, the same for every kernel), the *modules* of
+one kernel, and packages that were asked for by name (:mod:`vhca.lab.extras`). Each is cached by a digest of what goes
+into it. Assumes unpacked packages in the cache; runs only programs out of those packages, through their own loader.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _BASE_RECIPE: Final = "3"  # the same, for the base archive alone
 _END_BYTES: Final = 1024  # of an archive: its last entry, and what fills its last block
 _HERE: Final = Path(__file__).resolve().parent
 _KEPT_SHARE: Final = ("usr/share/misc", "usr/share/iproute2", "usr/share/terminfo", TESTS)
-_SKIPPED: Final = tuple(
+#: Folders of packages that no guest has use for.
+SKIPPED: Final = tuple(
     f"{folder}/"
     for folder in (
         "usr/include usr/lib/systemd usr/lib/udev usr/lib/tmpfiles.d usr/lib/valgrind usr/lib/init"
@@ -163,6 +164,11 @@ def programs(root: Path) -> tuple[list[str], list[str]]:
     return sorted(own), [name for name in _busybox_applets(root) if name not in own]
 
 
+def base_names(root: Path) -> set[str]:
+    """The files of this root's packages that the base has, by their names in a guest."""
+    return {name for name, _ in _base_files(root)} - _unneeded_libraries(root) | set(_TEXTS)
+
+
 def _write_base(archive: CpioWriter, root: Path, agent: Path, init: Path) -> None:
     for name in ("dev", "proc", "sys", "run", "tmp", "mnt", "var/tmp", "root", "etc"):
         archive.directory(name, 0o1777 if name.endswith("tmp") else 0o755)
@@ -228,7 +234,7 @@ def _base_files(root: Path) -> Iterator[tuple[str, Path]]:
 def _wanted(name: str) -> bool:
     if name.startswith("usr/share/") and not name.startswith(_KEPT_SHARE):
         return False
-    if name.startswith((*_SKIPPED, *_LEFT_OUT)) or f"{PYTHON}/config-" in name:
+    if name.startswith((*SKIPPED, *_LEFT_OUT)) or f"{PYTHON}/config-" in name:
         return False
     return not name.endswith((".a", ".la", ".pl", ".pyi"))
 
@@ -353,17 +359,20 @@ def is_whole(archive: Path) -> bool:
         return b"TRAILER!!!" in stream.read()
 
 
-def build_image(kernel: Kernel, cache: Cache, progress: Progress, extra_modules: Sequence[str] = ()) -> Path:
-    """The initramfs for a kernel: base and modules in one file."""
+def build_image(
+    kernel: Kernel, cache: Cache, progress: Progress, extra_modules: Sequence[str] = (), extra: Path | None = None
+) -> Path:
+    """The initramfs for a kernel: base, modules and, if there is one, the archive `extra`, one behind the other."""
     base = base_archive(cache, progress)
     modules = modules_archive(kernel, cache, progress, extra_modules)
-    key = f"{base.stem}-{modules.stem}.cpio"
+    parts = [base, modules, *([extra] if extra is not None else [])]
+    key = "-".join(part.stem for part in parts) + ".cpio"
 
     def build(place: Path) -> None:
         with place.open("wb") as target:
-            for part in (base, modules):
+            for part in parts:
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, target, 1 << 20)
 
-    size = base.stat().st_size + modules.stat().st_size
+    size = sum(part.stat().st_size for part in parts)
     return cache.obtain("images", key, build, progress, lambda place: place.stat().st_size == size and is_whole(place))

@@ -56,6 +56,7 @@ class Lab:
         spare_hcas: int = 0,
         modules_dir: Path | None = None,
         extra_modules: Sequence[str] = (),
+        extra_packages: Sequence[str] = (),
         log_dir: str | Path | None = None,
         keep_logs: bool = False,
         live_console: Callable[[str], Sink] | None = None,
@@ -73,7 +74,8 @@ class Lab:
         which is started when the guests are up; then M_Keys are off, unless `rack` has one that OpenSM is told.
         `spare_hcas`: cards that are plugged into no guest, behind the others in :attr:`hcas`. `kernel`: a version, a
         build tree, a folder or archive with a kernel, or a bzImage, whose modules are in `modules_dir`;
-        `extra_modules`: what guests get beside the usual ones. `log_dir`: where logs go; they stay there. They tell
+        `extra_modules`, `extra_packages`: kernel modules and Debian packages (nothing of them is run) that guests get
+        beside the usual ones. `log_dir`: where logs go; they stay there. They tell
         what is in guests' memory: the folder is made for its owner alone, and one that somebody else owns or may write
         to is refused. Without it they go to a temporary folder, removed after a run that did not fail unless
         `keep_logs`. `live_console`: called with a guest's name; what it returns is called with what the console prints,
@@ -124,6 +126,7 @@ class Lab:
         self._modules_dir = modules_dir
         self._extra_modules = extra_modules
         self._schedule = schedule
+        self._extra_packages = extra_packages
         self._rack_factory = rack_factory or self._own_rack
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
@@ -174,6 +177,7 @@ class Lab:
             self.kernel_spec,
             modules_dir=self._modules_dir,
             extra_modules=self._extra_modules,
+            extra_packages=self._extra_packages,
             cache=self._cache,
         )
         self.accelerator = machine.accelerator()

@@ -9,6 +9,7 @@ from pathlib import Path
 from vhca import DEFAULT_KERNEL
 from vhca.lab import kernels
 from vhca.lab.cache import Cache, Progress
+from vhca.lab.extras import packages_archive
 from vhca.lab.image import build_image
 from vhca.lab.kernels import Kernel
 from vhca.lab.qemu import Qemu, find_qemu
@@ -19,6 +20,7 @@ _KEPT = {
     "images": 6,
     "image-base": 3,
     "image-modules": 6,
+    "image-packages": 6,
     "vmlinux": 6,
     "guest-root": 3,
     "qemu": 3,
@@ -43,6 +45,7 @@ def prepare(
     *,
     modules_dir: Path | None = None,
     extra_modules: Sequence[str] = (),
+    extra_packages: Sequence[str] = (),
     cache: Cache | None = None,
 ) -> Prepared:
     """Make everything ready that guests with this kernel need. Fetches what is missing; cheap if nothing is.
@@ -54,7 +57,8 @@ def prepare(
     qemu = find_qemu(cache, progress)
     found = kernels.resolve(kernel, cache, progress, modules_dir)
     boot = boot_file(found, cache, progress)
-    image = build_image(found, cache, progress, extra_modules)
+    extra = packages_archive(extra_packages, cache, progress) if extra_packages else None
+    image = build_image(found, cache, progress, extra_modules, extra)
     for kind, keep in _KEPT.items():
         cache.prune(kind, keep)
     return Prepared(qemu, found, boot, image)

@@ -53,7 +53,7 @@ class _Pool:
         self._folders = folders
         self._artefacts = artefacts
         self._shared: dict[str, Lab] = {}  # by configuration, the one used longest ago first
-        self._refused: dict[str, str] = {}  # kernel -> why this host cannot boot it
+        self._refused: dict[tuple[str, str], str] = {}  # kernel, packages -> why this host cannot boot them
         self._number = 0
         self.skipped: dict[str, int] = {}  # why -> how many tests
         self.current: Lab | None = None
@@ -83,9 +83,9 @@ class _Pool:
         from vhca.lab import Lab, Progress
         from vhca.lab.errors import ImageError, KernelError, PackageError, QemuError
 
-        kernel = str(arguments.get("kernel", ""))
-        if kernel in self._refused:
-            raise _CannotRun(self._refused[kernel])
+        asked = str(arguments.get("kernel", "")), str(arguments.get("extra_packages", ""))
+        if asked in self._refused:
+            raise _CannotRun(self._refused[asked])
         self._number += 1
         logs = self._log_dir(arguments)
         try:
@@ -98,10 +98,10 @@ class _Pool:
             if "kernel" in arguments:
                 # A kernel that was asked for by name and is not to be had is the test's mistake, not the host's.
                 raise pytest.UsageError(f"@pytest.mark.vhca: {error}") from None
-            self._refused[kernel] = str(error)
+            self._refused[asked] = str(error)
             raise _CannotRun(str(error)) from error
         except (PackageError, ImageError, QemuError) as error:
-            self._refused[kernel] = str(error)
+            self._refused[asked] = str(error)
             raise _CannotRun(str(error)) from error
 
     def _log_dir(self, arguments: dict[str, Any]) -> Path:

@@ -193,6 +193,7 @@ def test_options_reach_the_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr("vhca.lab.Lab", lambda **arguments: got.update(arguments))
     words = ["--guests", "2", "--hcas", "3", "--memory", "700", "--cpus", "4", "--kernel", "bz", "--no-autoload"]
     words += ["--share", str(tmp_path), "--modules", str(tmp_path), "--keep-logs", "--log-dir", str(tmp_path / "logs")]
+    words += ["--module", "rpcrdma", "--module", "nfsd", "--package", "nvme-cli"]
     make_lab(parser().parse_args(["run", *words, "--boot-timeout", "9", "--card-memory", "512M"]), Progress(quiet=True))
     assert (got["guests"], got["hcas_per_guest"], got["kernel"], got["modules_dir"]) == (2, 3, "bz", tmp_path)
     assert got["guest"] == GuestConfig(
@@ -200,6 +201,7 @@ def test_options_reach_the_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     )
     assert got["card"] == CardConfig(memory=512 << 20)
     assert (got["keep_logs"], got["log_dir"]) == (True, tmp_path / "logs")
+    assert (got["extra_modules"], got["extra_packages"]) == (["rpcrdma", "nfsd"], ["nvme-cli"])
 
 
 def test_serve_advises_a_card_of_each_socket() -> None:

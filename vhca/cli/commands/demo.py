@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
 from typing import Final
 
 from vhca.cli import status
@@ -56,11 +57,17 @@ def execute(options: argparse.Namespace) -> int:
         cache.prune(_LOGS, _RUNS_KEPT - 1)
         options.log_dir = cache.path(_LOGS, time.strftime(f"demo-%Y%m%d-%H%M%S-{os.getpid()}"))
     lab = make_lab(options, progress, cache=cache)
+    making_ready = partial(
+        prepare,
+        progress,
+        options.kernel,
+        modules_dir=options.modules,
+        extra_modules=options.module,
+        extra_packages=options.package,
+        cache=cache,
+    )
     try:
-        print(
-            run(lab, progress, lambda: prepare(progress, options.kernel, modules_dir=options.modules, cache=cache)),
-            end="",
-        )
+        print(run(lab, progress, making_ready), end="")
     except DemoFailed as failure:
         print(failure, file=sys.stderr)
         return status.FAILED

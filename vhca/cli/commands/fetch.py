@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from vhca.cli import status
-from vhca.cli.options import add_kernel_options
+from vhca.cli.options import add_extra_options, add_kernel_options
 
 NAME: Final = "fetch"
 SUMMARY: Final = "fetch QEMU, a kernel and the guest's packages into the cache"
@@ -21,6 +21,7 @@ EPILOG: Final = f"""\
 examples:
   vhca fetch
   vhca fetch --kernel 6.12
+  vhca fetch --package nvme-cli
   VHCA_CACHE=/srv/vhca vhca fetch
 
 exit codes:
@@ -31,6 +32,7 @@ exit codes:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's options."""
     add_kernel_options(parser)
+    add_extra_options(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing if all goes well")
 
 
@@ -43,7 +45,14 @@ def execute(options: argparse.Namespace) -> int:
 
     cache = Cache()
     progress = Progress(sys.stderr, quiet=options.quiet)
-    done = prepare(progress, options.kernel, modules_dir=options.modules, cache=cache)
+    done = prepare(
+        progress,
+        options.kernel,
+        modules_dir=options.modules,
+        extra_modules=options.module,
+        extra_packages=options.package,
+        cache=cache,
+    )
     decoder = find_tshark(cache, progress)
     ucx = find_ucx(cache, progress)
     tools = find_host_tools(cache, progress)

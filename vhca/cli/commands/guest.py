@@ -19,7 +19,8 @@ DESCRIPTION: Final = """\
 List what is in a guest: the Debian suite its packages are from, the packages with their versions, the programs, the
 kernel and the modules that it loads or can load.  Nothing is booted; what is not in the cache yet is fetched.
 
-A program that is not there can be brought in with --share, if it and its libraries are of that suite."""
+What is not there can be brought in: `vhca run --module NAME --package NAME` puts a module of the kernel and a Debian
+package of that suite into guests, and --share shows them a folder."""
 EPILOG: Final = f"""\
 examples:
   vhca guest

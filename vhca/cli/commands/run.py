@@ -35,6 +35,7 @@ examples:
   vhca run --kernel ~/linux --share ~/work -- /mnt/share/test.sh
   vhca run --kernel arch/x86/boot/bzImage --modules . --timeout 5m -- rmmod mlx5_ib
   vhca run --capture run.pcapng -- sminfo
+  vhca run --module rpcrdma --package nvme-cli -- nvme list
   vhca run --guests 2 --each --capture h1.pcapng --capture-port h1 -- sminfo
   vhca run --memory 2G --append 'loglevel=7 mlx5_ib.dyndbg=+p' -- dmesg
   vhca run --console --append loglevel=7 -- modprobe ib_ipoib
