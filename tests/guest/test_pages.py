@@ -1,4 +1,4 @@
-"""The documentation's examples, run as they are written, a test for each; all pages share one lab."""
+"""The documentation's examples, run as they are written, a test for each; most pages share one lab."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 
+from tests.guest import test_storage as storage
 from tests.support.pages import PAGES, ROOT, Example, agrees, examples
-from vhca.lab import GuestConfig, Lab, LabError
+from vhca.lab import GuestConfig, Lab, LabError, PackageError
 
 LAB: dict[str, Any] = {"guests": 2, "gdb": 0}
+OWN_LABS: dict[str, dict[str, Any]] = {
+    "docs/upper-protocols.md": {"guests": 2, "extra_modules": storage.MODULES, "extra_packages": storage.PACKAGES}
+}
+"""Pages that need more in their guests than is usual."""
 ORDERS = """
 vhca() {
     case $1 in
@@ -40,29 +45,32 @@ class _Desk:
         self.folder, self._boots = folder, boots
         self._names: dict[str, dict[str, Any]] = {}
         self._done: dict[str, Outcome] = {}
-        self._lab: Lab | None = None
-        self._failed: LabError | None = None
+        self._labs: dict[str, Lab] = {}  # by page; "" for all that have none of their own
+        self._failed: dict[str, LabError] = {}
         folder.mkdir()
         (folder / ".venv").symlink_to(sys.prefix)
 
-    @property
-    def lab(self) -> Lab:
-        if self._failed:
-            raise self._failed
-        if self._lab is None:
-            described = Lab(
-                **LAB, guest=GuestConfig(memory_mib=512, share=self.folder), log_dir=self.folder.with_name("logs")
+    def lab(self, page: str) -> Lab:
+        """The lab of this page; `LabError` if it did not boot."""
+        kind = page if page in OWN_LABS else ""
+        if kind in self._failed:
+            raise self._failed[kind]
+        if kind not in self._labs:
+            guest, logs = (
+                GuestConfig(memory_mib=512, share=self.folder),
+                self.folder.with_name(f"logs{len(self._labs)}"),
             )
             try:
-                self._lab = self._boots.enter_context(described)
+                described = Lab(**OWN_LABS.get(kind, LAB), guest=guest, log_dir=logs)
+                self._labs[kind] = self._boots.enter_context(described)
             except LabError as error:  # one boot is enough to know
-                self._failed = error
+                self._failed[kind] = error
                 raise
-        return self._lab
+        return self._labs[kind]
 
     def complaints(self) -> list[str]:
-        """What the kernels of the lab's guests reported since this was last asked."""
-        guests = self._lab.guests if self._lab is not None else []
+        """What the kernels of the labs' guests reported since this was last asked."""
+        guests = [guest for lab in self._labs.values() for guest in lab.guests]
         return [f"{guest.name}: {report.text}" for guest in guests for report in guest.kernel_reports()]
 
     def outcome(self, example: Example) -> Outcome:
@@ -78,12 +86,12 @@ class _Desk:
         if example.mode == "lab":
             return self._in_python(example)
         if example.mode.startswith("g"):
-            done = self.lab.guests[int(example.mode[1:])].run(["sh", "-ec", example.text], timeout_s=120)
+            done = self.lab(example.page).guests[int(example.mode[1:])].run(["sh", "-ec", example.text], timeout_s=120)
             return done.returncode, done.stdout, done.stderr
         return self._on_the_host(example)
 
     def _in_python(self, example: Example) -> Outcome:
-        names = self._names.setdefault(example.page, {"lab": self.lab})
+        names = self._names.setdefault(example.page, {"lab": self.lab(example.page)})
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.chdir(self.folder):
             exec(compile(example.text, str(example), "exec"), names)
@@ -98,8 +106,9 @@ class _Desk:
             command.append(example.text)
         rack = ""
         if example.mode == "rack":
-            assert self.lab.rack is not None
-            rack = str(self.lab.rack.directory)  # type: ignore[attr-defined]
+            lab = self.lab(example.page)
+            assert lab.rack is not None
+            rack = str(lab.rack.directory)  # type: ignore[attr-defined]
             command[-1] = ORDERS + example.text
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
@@ -120,7 +129,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Desk]:
 def test_an_example_works_as_written(example: Example, desk: _Desk) -> None:
     if example.missing:
         pytest.skip(f"{example.page}:{example.line} needs what is not on this host: {example.missing}")
-    status, printed, errors = desk.outcome(example)
+    try:
+        status, printed, errors = desk.outcome(example)
+    except PackageError as error:
+        pytest.skip(f"{example.page} needs packages that cannot be had: {error}")
     assert status == 0, f"{ROOT / example.page}:{example.line}\n{printed}\n{errors}"
     if example.output is not None:
         assert agrees(example.output, printed), f"expected\n{example.output}\nprinted\n{printed}\n{errors}"

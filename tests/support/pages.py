@@ -12,7 +12,8 @@ The words behind the language::
     ... not run: REASON         shown only, for that reason
     text output                 what the block before printed; `...` stands for anything
 
-Blocks of a page run in order. Their folder is /mnt/share in the lab's guests; `.venv` in it is this one.
+Blocks of a page run in order. Their folder is /mnt/share in the lab's guests; `.venv` in it is this one. A page may
+have a lab of its own (tests/guest/test_pages.py).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGES = ("README.md", "docs/fabric.md", "docs/topologies.md", "docs/runs.md", "docs/kernel-debugging.md", "docs/ci.md",
-         "docs/lessons.md", "docs/tutorials.md")  # fmt: skip
+         "docs/lessons.md", "docs/tutorials.md", "docs/upper-protocols.md")  # fmt: skip
 """Those whose every block of sh and Python is run, or says why it is not."""
 
 ROOT = Path(__file__).resolve().parents[2]
