@@ -85,8 +85,9 @@ class Desk:
 def desk(tools: HostTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     folder = tmp_path_factory.mktemp("tools")
     with Rack([], folder, RackConfig(logs=False, topology=TREE)) as rack:
-        place = settle(rack, "h3")
-        yield Desk(rack, tools, folder, place)
+        desk = Desk(rack, tools, folder, settle(rack, "h3"))
+        assert desk.run("ibnetdiscover --cache topology")[0] == 0
+        yield desk
 
 
 LINES = {
@@ -94,7 +95,7 @@ LINES = {
     "ibstat -p": (0, "0x0002c9"),
     "ibstatus": (0, "state:\t\t 4: ACTIVE"),
     "ibaddr": (0, "GID fe80::"),
-    "ibnetdiscover --cache topology": (0, "Switch\t8"),
+    "ibnetdiscover": (0, "Switch\t8"),
     "ibnetdiscover -p": (0, "4x EDR"),
     "ibcacheedit topology edited": (0, ""),
     "iblinkinfo": (0, "Active/  LinkUp"),
@@ -141,7 +142,7 @@ LINES = {
     "osmtest -f c": (0, "OSMTEST"),
     "opensm -o -f stdout": (0, "OpenSM"),
 }
-"""Exit status, and what is printed among other things. They run in this order: some leave files for later ones."""
+"""Exit status, and what is printed among other things."""
 
 WITHOUT_IT = [
     *(f"perfquery {option} 1 1" for option in ("-X", "-S", "-D", "-E", "-T", "-c", "--vlxmitflowctlerr")),

@@ -177,7 +177,7 @@ class Cables:
             if side.faults is None:
                 side.faults = FaultInjector(self._seed_of(side))
             side.faults.rules.append(fault)
-            side.link.wires.changes += 1
+            side.link.wires.cable_changed()
 
     def faults(self, name: str) -> list[tuple[Direction, Fault]]:
         """The rules of a cable, in the order in which they act.
@@ -219,7 +219,7 @@ class Cables:
             if end.faults is not None:
                 held = end.faults.flush()
                 end.faults = None
-                link.wires.changes += 1
+                link.wires.cable_changed()
                 for packet in held:
                     end.send(packet)
 

@@ -262,17 +262,24 @@ class EndNode:
                 port.counters.qp1_dropped += 1
 
     def _take_smp(self, port: EndPort, packet: Packet) -> None:
-        mad, company = packet.payload, self._company
+        mad = packet.payload
         if not for_agent(mad):
             if port.programs is not None and port.programs.take(packet):
                 return
             if not is_asked(mad):
                 return
             # There is no manager here: the agent says so.
-        answer = company.agent.handle(port, mad, company.now_ns(), packet.route.slid)
+        answer = self.answer_smp(port, mad, packet.route.slid)
         if answer is not None:
             port.answer(smp_reply(packet, answer, port.info.lid))
-        self._tell(port)
+
+    def answer_smp(self, port: EndPort, mad: bytes, source: int = PERMISSIVE_LID) -> bytes | None:
+        """The agent's answer to an SMP from LID `source` that arrived at `port`; None if it deserves none."""
+        company = self._company
+        answer = company.agent.handle(port, mad, company.now_ns(), source)
+        if len(port.notices):
+            self._tell(port)
+        return answer
 
     def _tell(self, port: EndPort) -> None:
         company = self._company
@@ -290,6 +297,7 @@ class EndNode:
             self._tell(port)
 
     def _damaged(self, port: EndPort, packet: Packet) -> None:
+        port.end.link.wires.settle()
         counters, company = port.counters, self._company
         good = counters.rcv_pkts - counters.rcv_errors - packet.count
         if damaged_arrived(port, counters, packet, good, company.now_ns()):
@@ -306,6 +314,7 @@ class EndNode:
         agent = self._performance
         if agent is None:
             agent = self._performance = PerformanceAgent({number: port.counters for number, port in self.ports.items()})
+        port.end.link.wires.settle()
         reply = agent.handle(mad, self._company.now_ns())
         if agent.deadline_ns is not None:
             self._measure(agent, port.end)
@@ -315,6 +324,7 @@ class EndNode:
         """Come back when a measurement begins or ends."""
 
         def due() -> None:
+            end.link.wires.settle()
             agent.run(self._company.now_ns())
             self._measure(agent, end)
 

@@ -134,7 +134,7 @@ class LinkEnd:
 
     def attach(self, endpoint: Endpoint, enabled: bool = True) -> None:
         """Plug in; an enabled end may bring the link up."""
-        self.link.wires.changes += 1
+        self.link.wires.cable_changed()
         self.endpoint = endpoint
         self.set_enabled(enabled)
 
@@ -276,7 +276,7 @@ class LinkEnd:
 
     def set_line(self, config: LineConfig, seed: int) -> None:
         """How the cable is for what is sent from here, from now on; what is under way is lost if it took time."""
-        self.link.wires.changes += 1
+        self.link.wires.cable_changed()
         if self.line is not None:
             self.link.dropped[CableDrop.LINK_DOWN] += self.line.clear()
             self.link.wires.timed -= self.line.config.timed
@@ -334,7 +334,7 @@ class Link:
         if up == self.up:
             return
         self.up = up
-        self.wires.changes += 1
+        self.wires.cable_changed()
         if not up:
             self.a.clear()
             self.b.clear()

@@ -224,7 +224,10 @@ class SwitchPort(PortState):
             self.end.send(packet)
 
     def _set_state(self, state: int, physical: int) -> None:
-        self.switch.wires.changes += 1
+        if smp.PORT_DOWN in (state, self.state):
+            self.switch.wires.cable_changed()
+        else:
+            self.switch.wires.changes += 1  # SMPs pass in all other states
         self.state = state
         self.info.port_state = state
         self.info.port_physical_state = physical

@@ -206,6 +206,7 @@ class Switch(SwitchState):
         out.transmit(packet, words)
 
     def _damaged(self, port: SwitchPort, packet: Packet) -> None:
+        self.wires.settle()
         counters = port.counters
         counters.rcv_errors += packet.count
         counters.local_physical_errors += packet.count
@@ -299,13 +300,18 @@ class Switch(SwitchState):
             return
         out.transmit(packet, words)
 
+    def answer(self, port: SwitchPort, mad: bytes, source: int = PERMISSIVE_LID) -> bytes | None:
+        """The agent's answer to an SMP from LID `source` that arrived at `port`; None if it deserves none."""
+        reply = self.agent.handle(port, mad, source)
+        self._tell()
+        return reply
+
     def _smp_arrived(self, port: SwitchPort, packet: Packet) -> None:
         """An SMP for this switch: requests are for its agent, everything else for the manager on port 0."""
         if not for_agent(packet.payload) and (self.management is not None or not is_asked(packet.payload)):
             self._deliver_to_management(port, packet)
             return
-        reply = self.agent.handle(port, packet.payload, packet.route.slid)
-        self._tell()
+        reply = self.answer(port, packet.payload, packet.route.slid)
         if reply is None:
             return
         by_lid = packet.route.dlid != PERMISSIVE_LID

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from vhca.fabric.end_node import EndPort
+from vhca.fabric.express import Express
 from vhca.fabric.link import CallLater
 from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
@@ -90,6 +91,7 @@ class UserMads:
         self._asked: dict[Key, _Asked] = {}
         self._counts: dict[User, int] = {}
         self._checking = False
+        self._express = Express(port)
 
     # ---- what the host's sysfs shows ----
 
@@ -141,6 +143,13 @@ class UserMads:
 
     def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int) -> None:
         """Send a datagram from `sqp` (0 or 1); what becomes of it is delivered."""
+        arrived = False
+        if mad[1] == madwire.CLASS_SUBN_DR and dlid == PERMISSIVE_LID:
+            answer = self._express.ask(mad)
+            if answer:
+                user.deliver(answer, PERMISSIVE_LID, sqp, dqp, 0)
+                return
+            arrived = answer is not None
         directed_way = mad[1] == madwire.CLASS_SUBN_DR
         returning = bool(mad[3] & madwire.METHOD_RESPONSE or (directed_way and mad[4] & 0x80))
         sent = mad
@@ -162,7 +171,8 @@ class UserMads:
         due_ns = self._now_ns() + (DIRECTORY_NS if once else TRY_NS)
         self._asked[key] = _Asked(user, mad, sent, dlid, dqp, sqp, due_ns, 0 if once else TRIES - 1)
         self._check_later()
-        self._transmit(sent, dlid, dqp, sqp)
+        if not arrived:
+            self._transmit(sent, dlid, dqp, sqp)
 
     def _unanswered(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int) -> None:
         def deliver() -> None:

@@ -19,19 +19,27 @@ class Wires:
     """Of one fabric.
 
     :ivar changes: counts up with each change that may matter to packets: of links, taps, faults, states and tables.
+    :ivar cables: counts up with those of links, taps and faults alone, which are all that matters to SMPs by directed
+        route; change it by :meth:`cable_changed`.
     :ivar busy: cables, by direction, that have packets on them, and packets that a fault delays.
     :ivar timed: cables, by direction, that take time (:mod:`vhca.fabric.line`).
     :ivar now_ns: the clock of the fabric.
     """
 
-    __slots__ = ("_owed", "busy", "changes", "now_ns", "timed")
+    __slots__ = ("_owed", "busy", "cables", "changes", "now_ns", "timed")
 
     def __init__(self, now_ns: Callable[[], int] = lambda: 0) -> None:
         self.changes = 0
+        self.cables = 0
         self.busy = 0
         self.timed = 0
         self.now_ns = now_ns
         self._owed: list[Callable[[], None]] = []
+
+    def cable_changed(self) -> None:
+        """A link, or who listens or damages on a cable, is not as before."""
+        self.cables += 1
+        self.changes += 1
 
     def owe(self, count: Callable[[], None]) -> None:
         """Have something counted before anybody reads counters of ports, or when much is owed."""
@@ -57,10 +65,10 @@ class Taps(list[Tap]):
 
     def append(self, tap: Tap) -> None:
         """Listen from now on."""
-        self._wires.changes += 1
+        self._wires.cable_changed()
         super().append(tap)
 
     def remove(self, tap: Tap) -> None:
         """Listen no more."""
-        self._wires.changes += 1
+        self._wires.cable_changed()
         super().remove(tap)

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from vhca.ibsim import proto
 from vhca.ibsim.counters import ToolCount
 from vhca.ibsim.proto import Connect, Control, Kind, ProtocolError
-from vhca.wire.mad import MAD_BYTES, MadHeader
+from vhca.wire.mad import ATTR_CLASS_PORT_INFO, CLASS_PERF, MAD_BYTES, MadHeader
 from vhca.wire.smp import NodeInfo, PortInfo
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 MAX_CLIENTS: Final = 64
 LOGGED: Final = 20
 """Refusals that are logged; a client can provoke any number of them."""
+_CLASS_PORT_INFO: Final = ATTR_CLASS_PORT_INFO.to_bytes(2, "big")
+_CAP_MASK2_END: Final = 71  # ClassPortInfo begins at byte 64; bytes 4 to 7 are CapabilityMask2 and RespTimeValue
+_ADDITIONAL_COUNTERS: Final = 1 << 6
 
 
 class User(Protocol):
@@ -95,6 +98,11 @@ class Client:
         """See :class:`User`."""
         if status:
             self._session.counters[ToolCount.UNANSWERED] += 1
+        if mad[1] == CLASS_PERF and mad[16:18] == _CLASS_PORT_INFO and not self.long_answers:
+            # The library loses the last 32 bytes of each datagram, where PortCountersExtended has errors: let programs
+            # read them from PortCounters.
+            mask = bytes((mad[_CAP_MASK2_END] & ~_ADDITIONAL_COUNTERS,))
+            mad = mad[:_CAP_MASK2_END] + mask + mad[_CAP_MASK2_END + 1 :]
         self._session.deliver(self.slot, proto.DATA.pack(0, slid, dqp, sqp, status, MAD_BYTES, mad))
 
 
