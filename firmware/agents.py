@@ -145,7 +145,10 @@ class Agents:
         reply = self._general(mad)
         if reply is None:
             return False
-        return transmit(hca, number, reply_packet(packet, reply, self.ports[number].lid))
+        port = self.ports[number]
+        answer = reply_packet(packet, reply, port.lid)
+        answer.route = answer.route._replace(vl=port.lanes[answer.route.sl])
+        return transmit(hca, number, answer)
 
     def link_change(self, number: int, up: bool) -> None:
         """The cable at a port was plugged or pulled."""

@@ -14,6 +14,7 @@ from vhca.wire.packet import Packet
 from vhca.wire.smp import PORT_ACTIVE
 
 VIOLATIONS_MAX: Final = 0xFFFF
+NO_LANE: Final = 0xFF
 
 
 class PortView:
@@ -21,7 +22,8 @@ class PortView:
 
     :ivar lid: base LID, 0 while unassigned. :ivar lmc: LID mask control. :ivar sm_lid: LID of the subnet manager.
     :ivar active: True in PortState Active. :ivar mtu: neighbour MTU in bytes. :ivar pkeys: P_Key table, 0 marks an
-    empty entry. :ivar gids: GID table, 16 bytes per entry. :ivar counters: what performance management shows.
+    empty entry. :ivar gids: GID table, 16 bytes per entry. :ivar lanes: VL by service level, NO_LANE where there
+    is none. :ivar counters: what performance management shows.
     :ivar violated: hears of each packet with a wrong key: port, trap, key, packet.
     """
 
@@ -30,6 +32,7 @@ class PortView:
         "admin_up",
         "counters",
         "gids",
+        "lanes",
         "lid",
         "lmc",
         "managed",
@@ -67,6 +70,8 @@ class PortView:
         self.active: bool = info.port_state == PORT_ACTIVE
         self.mtu: int = managed.mtu_bytes
         self.pkeys: Sequence[int] = managed.pkeys
+        operational = managed.data_lanes
+        self.lanes: bytes = bytes(lane if lane < operational else NO_LANE for lane in managed.lanes)
         self.gids: Sequence[bytes] = [managed.gid(index) for index in range(len(managed.guids))]
 
     def pkey_violation(self, packet: Packet) -> None:

@@ -61,7 +61,7 @@ class Count(Name):
     TX_UD_BYTES = "tx_ud_bytes", "Bytes of payload in datagrams sent, without GRH."
     TX_DROP_PORT_INACTIVE = (
         "tx_drop_port_inactive",
-        "Packets or bursts that were not sent since the port was not active.",
+        "Packets or bursts that were not sent since the port was not active, or had no lane for their service level.",
     )
     RETRANSMITS = "retransmits", "Times that a requester went back to an unacknowledged PSN."
     NAKS = "naks", "NAKs sent, without those for receivers that are not ready."

@@ -49,6 +49,11 @@ class Port(Protocol):
         ...
 
     @property
+    def lanes(self) -> Sequence[int]:
+        """The VL by which data of each service level leaves; more than 15 where it may not."""
+        ...
+
+    @property
     def gids(self) -> Sequence[bytes]:
         """GID table."""
         ...

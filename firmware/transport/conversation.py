@@ -20,7 +20,9 @@ from firmware.native.declarations import CONSTANT, LINE, RUNS, TRAIN_BYTES, cons
 from firmware.native.library import loaded
 from firmware.transport.completion import GRH_IN_BUFFER
 from firmware.transport.port import (
+    WIRE,
     accepts,
+    egress,
     group_of,
     is_addressed,
     is_multicast,
@@ -171,11 +173,11 @@ def _form_of(cq: Cq) -> int:
 def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | None:
     """Look for the other end of a connection, and note what holds from now on; None if there can be no trains."""
     port, path = hca.ports[qp.port], qp.path
-    if path is None or not port.active:
+    if path is None:
         return None
     service = _WIRE_SERVICE[qp.service]
     probe = Packet(route_over(port, path), service, WRITE, qp.remote_qpn, 0, pkey=pkey_at(port, qp.pkey_index))
-    found = _other_end(hca, qp, probe, qp.service)
+    found = _other_end(hca, qp, probe, qp.service) if egress(port, probe.route) == WIRE else None
     if found is None:
         return None
     through, far, far_qp, far_port = found
@@ -184,11 +186,14 @@ def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | No
         return None
     far_pkey = pkey_at(far_port, far_qp.pkey_index)
     back = Packet(route_over(far_port, far_path), service, ACKNOWLEDGE, qp.handle, 0, pkey=far_pkey)
+    if egress(far_port, back.route) != WIRE:
+        return None
     if stranger(far_port, far_path, far_pkey, probe) is not None or stranger(port, path, probe.pkey, back) is not None:
         return None
-    if far_pkey != probe.pkey:
-        # One of both is a limited member: switches may let one direction pass only.
-        way = hca.through(qp.port, probe.route, way_back(probe.route), (probe.pkey, far_pkey))
+    answers = way_back(probe.route, back.route)
+    if far_pkey != probe.pkey or answers != way_back(probe.route):
+        # Switches may let one direction pass only: of a limited member, or on another lane.
+        way = hca.through(qp.port, probe.route, answers, (probe.pkey, far_pkey))
         if way is None:
             return None
         through = way
@@ -198,7 +203,7 @@ def open_connection(hca: Hca, qp: Qp, conversation: Conversation) -> Opened | No
 
 def open_datagrams(hca: Hca, qp: Qp, conversation: Conversation, vector: bytes, probe: Packet) -> Opened | None:
     """As :func:`open_connection`, for datagrams with an address vector, of which `probe` is one without payload."""
-    if not hca.ports[qp.port].active or is_multicast(probe):
+    if egress(hca.ports[qp.port], probe.route) != WIRE or is_multicast(probe):
         return None
     found = _other_end(hca, qp, probe, ST_UD)
     if found is None:

@@ -99,9 +99,10 @@ def path_back(packet: Packet) -> Path:
 
 
 def route_over(port: Port, path: Path) -> Route:
-    """The route of what leaves over `path`: made once, and anew when the port's LID, LMC or GID is another one."""
+    """The route of what leaves over `path`: made once, and anew when LID, LMC, GID or lanes of the port are others."""
     lid = port.lid
     slid = lid | path.mlid & (1 << port.lmc) - 1 if path.mlid else lid
+    vl = port.lanes[path.sl]
     route = path.route
     grh = path.grh
     if grh is not None:
@@ -109,8 +110,8 @@ def route_over(port: Port, path: Path) -> Route:
         if grh.sgid != sgid:
             grh = path.grh = grh._replace(sgid=sgid)
             route = None
-    if route is None or route.slid != slid:
-        route = path.route = Route(path.dlid, slid, path.sl, 0, grh)
+    if route is None or route.slid != slid or route.vl != vl:
+        route = path.route = Route(path.dlid, slid, path.sl, vl, grh)
     return route
 
 
@@ -120,7 +121,7 @@ def datagram_route(port: Port, vector: bytes) -> Route | None:
     if not extended:
         return None
     grh = Grh(gid_at(port, gid_index), rgid, tclass, flow_label, hop_limit) if has_grh else None
-    return Route(rlid, port.lid | mlid & (1 << port.lmc) - 1, sl, 0, grh)
+    return Route(rlid, port.lid | mlid & (1 << port.lmc) - 1, sl, port.lanes[sl], grh)
 
 
 def management_route(port: Port, vector: bytes, mad: bytes) -> Route | None:
@@ -139,9 +140,11 @@ def _permissive_source(mad: bytes) -> bool:
     return len(mad) >= 36 and mad[1] == 0x81 and mad[32] == 0xFF and mad[33] == 0xFF
 
 
-def way_back(route: Route) -> Route:
-    """The route of what comes back to the sender, as far as the fabric looks at it."""
-    return Route(route.slid, route.dlid, route.sl)
+def way_back(route: Route, answer: Route | None = None) -> Route:
+    """The route of what comes back to the sender, as far as the fabric looks at it; like `answer`, if that is known."""
+    if answer is None:
+        return Route(route.slid, route.dlid, route.sl)
+    return Route(route.slid, route.dlid, answer.sl, answer.vl)
 
 
 # What arrives
@@ -230,14 +233,19 @@ def network_header(packet: Packet) -> bytes:
 
 
 def egress(port: Port, route: Route) -> int:
-    """Where packets for one receiver go: nowhere while the port is not active, to the wire, or round inside."""
+    """Where packets for one receiver go: to the wire, or round inside.
+
+    Nowhere while the port is not active, or for a service level that has no lane to the wire.
+    """
     if not port.active:
         return CLOSED
-    return LOOPBACK if is_own_lid(port, route.dlid) else WIRE
+    if is_own_lid(port, route.dlid):
+        return LOOPBACK
+    return WIRE if route.vl <= MANAGEMENT_VL else CLOSED
 
 
 def discard(hca: Hca, port: Port | None, packet: Packet) -> None:
-    """Drop what cannot leave: the port is not active (PortXmitDiscards, 16.1.3.5)."""
+    """Drop what cannot leave: the port is not active, or has no lane for it (PortXmitDiscards, 16.1.3.5)."""
     hca.count[Count.TX_DROP_PORT_INACTIVE] += 1
     if port is not None:
         port.counters.xmit_discards += packet.count
@@ -247,7 +255,7 @@ def transmit(hca: Hca, number: int, packet: Packet) -> bool:
     """Send `packet` out of port `number`, or back in if it is for the port itself.
 
     A switch never returns a packet to the port it came from, so packets for an own LID turn round inside the card:
-    they go to `hca.loopback`, each to be handled as an event of its own. False if the port is not active: dropped.
+    they go to `hca.loopback`, each to be handled as an event of its own. False: dropped.
     """
     port = hca.ports.get(number)
     if port is None or not (port.active or packet.route.vl == MANAGEMENT_VL):
@@ -256,6 +264,9 @@ def transmit(hca: Hca, number: int, packet: Packet) -> bool:
     dlid = packet.route.dlid
     if port.lid <= dlid < PERMISSIVE_LID and is_own_lid(port, dlid):
         hca.loopback.append((number, packet))
+    elif packet.route.vl > MANAGEMENT_VL:
+        discard(hca, port, packet)
+        return False
     else:
         hca.out.append(Transmit(number, packet))
     return True

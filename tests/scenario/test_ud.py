@@ -118,7 +118,7 @@ def test_a_datagram_s_source_is_the_gid_that_it_names(index: int, gid: str) -> N
     prefix_alone = world.a.port.gids[0][:8] + bytes(8)
     source = {"own": world.a.port.gids[0], "empty": prefix_alone, "none": bytes(16)}[gid]
     assert packet.route.grh == Grh(source, world.b.port.gids[0], 6, 8, 7)
-    assert (packet.route.sl, packet.route.vl, packet.mtu, packet.src_qp) == (5, 0, 1024, a.qpn)
+    assert (packet.route.sl, packet.route.vl, packet.mtu, packet.src_qp) == (5, 1, 1024, a.qpn)
 
 
 def test_a_datagram_longer_than_what_is_posted_is_an_error_and_no_more() -> None:

@@ -32,6 +32,7 @@ class Drop(Name):
     SL_TO_VL = "sl_to_vl", "Its service level has no operational virtual lane at the port of departure."
     VL = "vl", "It came on a virtual lane that is not operational at its port of arrival."
     PKEY = "pkey", "Its P_Key is none that the port of arrival, or that of departure, lets pass."
+    KEYS = "keys", "It was for the management port, whose P_Key or Q_Key it does not have."
     NO_MANAGER = "no_manager", "It was for the subnet manager, and there is none."
     BAD_SMP = "bad_smp", "It came on VL15 and is no subnet management."
     BAD_PATH = "bad_path", "Its directed route leads nowhere."

@@ -255,6 +255,9 @@ class EndNode:
             if is_smp(packet.payload):
                 self._take_smp(port, packet)
         elif is_gmp(packet) and packet.payload[1] not in SMP_CLASSES:
+            if not self._company.agent.keys_fit(port, packet, self._company.now_ns()):
+                self._tell(port)
+                return
             if port.programs is not None and port.programs.take(packet):
                 return
             # More questions of one asker than it has room for are dropped, and asked again by whoever means them.

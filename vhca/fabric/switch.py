@@ -18,7 +18,7 @@ from vhca.fabric.telling import tell
 from vhca.fabric.wires import Wires
 from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
-from vhca.management.packets import gmp_reply
+from vhca.management.packets import gmp_reply, is_gmp
 from vhca.management.performance import data_words
 from vhca.management.subnet import SMP_CLASSES, for_agent, is_asked
 from vhca.wire import mad as madwire
@@ -148,10 +148,17 @@ class Switch(SwitchState):
             port.counters.looping_errors += packet.count
             self._relay_error(port, packet, Drop.LOOP)
         elif out.number == 0:
-            if not self.services.take(port, packet):
-                self._deliver_to_management(port, packet)
+            self._take(port, packet)
         else:
             self._transmit_data(port, out, packet, words)
+
+    def _take(self, port: SwitchPort, packet: Packet) -> None:
+        """Data for the management port: for QP1, if it has its keys."""
+        if is_gmp(packet) and not self.agent.keys_fit(self.ports[0], packet, self._now_ns()):
+            port.drop(packet, Drop.KEYS)
+            self._tell()
+        elif not self.services.take(port, packet):
+            self._deliver_to_management(port, packet)
 
     def _route(self, port: SwitchPort, packet: Packet) -> SwitchPort | None:
         """The port of departure by the linear forwarding table; None (and counted) if there is none."""

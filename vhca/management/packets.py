@@ -1,11 +1,7 @@
 """The packets that carry management datagrams to and from agents (13.5.1 of volume 1)."""
 
-from typing import Final
-
 from vhca.wire import mad as madwire
 from vhca.wire.packet import DEFAULT_PKEY, MANAGEMENT_VL, PERMISSIVE_LID, SEND, UD, Grh, Packet, Route
-
-_DEFAULT_PARTITION: Final = 0x7FFF
 
 
 def gmp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
@@ -80,13 +76,11 @@ def smp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
 
 
 def is_gmp(packet: Packet) -> bool:
-    """Tell whether a packet is one management datagram for QP1 in the default partition (13.5.1)."""
+    """Tell whether a packet is one management datagram for QP1, whatever its keys (13.5.1)."""
     return (
         packet.service == UD
         and packet.op == SEND
         and packet.count == 1
         and packet.dest_qp == 1
-        and packet.qkey == madwire.QP1_QKEY
-        and packet.pkey & _DEFAULT_PARTITION == _DEFAULT_PARTITION
         and len(packet.payload) == madwire.MAD_BYTES
     )

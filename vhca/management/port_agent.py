@@ -23,6 +23,7 @@ P = TypeVar("P", bound=PortState)
 # Blocks of VLArbitration by the high half of the modifier (14.2.5.9): tables of up to 32 entries have one each.
 _LOW: Final = 1
 _HIGH: Final = 3
+_MOST: Final = 0xFFFF
 # Hops of a return path that trap 256 has room for.
 _PATH_ROOM: Final = 30
 
@@ -137,6 +138,21 @@ class PortAgent(SubnetAgent[P]):
 
     producer: int = madwire.PRODUCER_CA
     """ProducerType of its notices."""
+
+    def keys_fit(self, port: P, packet: Packet, now_ns: int) -> bool:
+        """Compare the keys of a packet for QP1 of a port without a host; a wrong one is counted and told (10.9.4)."""
+        info = port.info
+        if not any(partitions.pkeys_match(packet.pkey, key) for key in port.pkeys):
+            info.pkey_violations = min(info.pkey_violations + 1, _MOST)
+            trap, key = madwire.TRAP_BAD_PKEY, packet.pkey
+        elif packet.qkey != madwire.QP1_QKEY:
+            info.qkey_violations = min(info.qkey_violations + 1, _MOST)
+            trap, key = madwire.TRAP_BAD_QKEY, packet.qkey
+        else:
+            return True
+        if may_tell(port):
+            port.notices.post(trap, self.producer, key_details(key, packet), now_ns)
+        return False
 
     def traps(self, port: P, now_ns: int) -> list[bytes]:
         """The SMPs with traps that a port sends to its manager now; none without one (13.4.9)."""

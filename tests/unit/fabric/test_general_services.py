@@ -11,6 +11,7 @@ from vhca.wire import mad as m
 from vhca.wire import perf
 from vhca.wire import smp as w
 from vhca.wire.mad import PerfMad
+from vhca.wire.notices import KeyDetails
 from vhca.wire.packet import SEND, UD, Packet, Route
 
 
@@ -119,6 +120,32 @@ def test_classes_that_it_lacks_get_a_status(mgmt_class: int) -> None:
 def test_what_is_no_question_to_it_is_dropped(mad: bytes, fields: dict[str, int]) -> None:
     bench = MonitorBench(1)
     assert bench.ask(bench.cards[0], mad, **fields) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "trap", "key", "counter"),
+    [({"qkey": 1}, 258, 1, "qkey_violations"), ({"pkey": 0x8001}, 257, 0x8001, "pkey_violations")],
+)
+def test_wrong_keys_are_violations_of_the_management_port(
+    fields: dict[str, int], trap: int, key: int, counter: str
+) -> None:
+    bench = MonitorBench(1)
+    (card,) = bench.cards
+    switch = bench.fabric.switch
+    heard: list[Packet] = []
+    switch.management = lambda packet, port: heard.append(packet)
+    for _ in range(3):
+        assert bench.ask(card, question(mgmt_class=m.CLASS_SUBN_ADM), **fields) == []
+    assert (getattr(switch.ports[0].info, counter), switch.dropped()[Drop.KEYS]) == (3, 3)
+    notice = m.Smp.from_bytes(heard[0].payload).data
+    details = KeyDetails.from_bytes(notice)
+    assert m.Notice.from_bytes(notice + bytes(16)).trap_number == trap
+    assert (details.lid1, details.lid2, details.key) == (card.lid, bench.fabric.manager.lid, key)
+    assert (details.qp1, details.qp2) == (0x77, 1)
+    # In whatever partition of port 0 it is asked, it answers.
+    switch.ports[0].pkeys = (0xFFFF, 0x8001, *[0] * 6)
+    assert len(bench.ask(card, question(data=b"\0\1"), pkey=0x8001)) == 1
+    assert len(bench.ask(card, question(data=b"\0\1"), pkey=0x0001)) == 1
 
 
 def test_who_asks_without_end_keeps_no_other_port_waiting() -> None:

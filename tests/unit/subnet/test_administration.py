@@ -350,7 +350,7 @@ def test_unsupported_requests() -> None:
     half.rmpp_flags = 3
     assert bench.sa(bench.cards[0], half) == []
     counters = bench.fabric.counters()
-    assert [counters[f"sa.{k}"] for k in ("responses", "bad_packet")] == [1] * 2
+    assert [counters[k] for k in ("sa.responses", "switch.dropped.keys")] == [1] * 2
 
 
 def test_answers_go_back_by_the_route_of_the_question() -> None:
