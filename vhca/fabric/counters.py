@@ -29,6 +29,7 @@ class Drop(Name):
     LOOP = "loop", "It would leave where it came in."
     NO_GROUP = "no_group", "Its multicast group has no member."
     MTU = "mtu", "It is longer than the MTU of the port of departure."
+    HOQ = "hoq", "It waited for the cable of departure for longer than HOQLife."
     SL_TO_VL = "sl_to_vl", "Its service level has no operational virtual lane at the port of departure."
     VL = "vl", "It came on a virtual lane that is not operational at its port of arrival."
     PKEY = "pkey", "Its P_Key is none that the port of arrival, or that of departure, lets pass."

@@ -79,6 +79,8 @@ class Switch(SwitchState):
 
     def port_state_changed(self, port: SwitchPort) -> None:
         """A cable came or went: tell the manager (trap 128)."""
+        for each in self.ports:
+            each.waits_no_more()
         self.agent.state_changed()
         self._tell()
 
@@ -100,13 +102,12 @@ class Switch(SwitchState):
             number = self.lft[route.dlid] if route.dlid < len(self.lft) else 0xFF
             if number >= len(self.ports) or number == port.number or not self.ports[number].full:
                 return False
-            self.ports[number].waits(self._now_ns())
-            return True
+            return self.ports[number].waits(self._now_ns())
         mask = self.mft.get(route.dlid, 0)
+        now_ns = self._now_ns()
         full = [out for out in self.ports if mask >> out.number & 1 and out is not port and out.full]
-        for out in full:
-            out.waits(self._now_ns())
-        return bool(full)
+        waiting = [out for out in full if out.waits(now_ns)]
+        return bool(waiting)
 
     def receive(self, port: SwitchPort, packet: Packet) -> None:
         """A packet or burst arrived at `port`."""
@@ -207,6 +208,12 @@ class Switch(SwitchState):
         if vl >= out.data_vls:
             port.counters.vl_mapping_errors += packet.count
             self._relay_error(port, packet, Drop.SL_TO_VL)
+            return
+        if out.full and out.expired(self._now_ns()):
+            counters.xmit_discards += packet.count
+            counters.hoq_discards += packet.count
+            out.drop(packet, Drop.HOQ)
+            out.give_up(self._now_ns())
             return
         if vl != route.vl:
             packet.route = route._replace(vl=vl)

@@ -91,18 +91,23 @@ def test_what_a_train_passes_is_counted_by_service_level_and_lane() -> None:
     assert near.rcv_sl[5] == 11 * words, "service level 0 is what is left"
 
 
-def test_data_that_waits_for_a_full_cable_is_counted_in_ticks() -> None:
+def jammed() -> tuple[SwitchBench, list[int]]:
+    """A switch with packets that cannot leave at port 2, and its clock."""
     bench = SwitchBench()
     now = [0]
     bench.switch._now_ns = lambda: now[0]
     bench.plugs[1].full = True
-    big = data(12, payload=bytes(4096), mtu=4096)
     for _ in range(600):
-        bench.plugs[0].link.a.send(big)
+        bench.plugs[0].link.a.send(data(12, payload=bytes(4096), mtu=4096))
     for _ in range(40):
         bench.turns.one()
+    assert bench.switch.ports[2].full
+    return bench, now
+
+
+def test_data_that_waits_for_a_full_cable_is_counted_in_ticks() -> None:
+    bench, now = jammed()
     out = bench.switch.ports[2]
-    assert out.full
     now[0] = 40 * TICK_NS
     out.settle_wait(now[0])
     assert out.counters.xmit_wait == 40
@@ -113,6 +118,36 @@ def test_data_that_waits_for_a_full_cable_is_counted_in_ticks() -> None:
     now[0] = 99 * TICK_NS
     out.settle_wait(now[0])
     assert out.counters.xmit_wait == 55, "nothing waits"
+
+
+def test_what_waits_for_longer_than_hoq_life_is_dropped_one_by_one_and_then_all() -> None:
+    bench, now = jammed()
+    out = bench.switch.ports[2]
+    life = 4096 << 10
+
+    def dropped_by(time_ns: int) -> int:
+        now[0] = time_ns
+        for _ in range(60):
+            bench.turns.one()
+        return out.counters.hoq_discards
+
+    assert dropped_by(1 << 60) == 0, "for ever, until a manager says otherwise"
+    out.info.hoq_life, out.info.vl_stall_count = 10, 3
+    start = now[0] = 2 << 60
+    out.give_up(start)
+    out._given_up = 0
+    assert dropped_by(start + life - 1) == 0
+    assert dropped_by(start + life) == 1
+    assert dropped_by(start + 2 * life - 1) == 1
+    assert dropped_by(start + 2 * life) == 2
+    # The third one stalls the port: all go that come.
+    assert dropped_by(start + 3 * life) > 20
+    waiting = dropped_by(start + 3 * life + 1)
+    assert bench.switch.dropped() == {"hoq": waiting}
+    assert out.counters.xmit_discards == waiting
+    bench.plugs[1].full = False
+    bench.turns.run()
+    assert len(bench.plugs[1].inbox) == 600 - out.counters.hoq_discards
 
 
 def test_a_switch_measures_for_a_while_by_the_clock_of_a_cable() -> None:
