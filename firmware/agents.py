@@ -22,6 +22,8 @@ from vhca.management.performance import PerformanceAgent, PortCounters, data_wor
 from vhca.management.port_agent import damaged_arrived, key_details, may_tell
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES
+from vhca.management.vendor import Device, answer
+from vhca.wire import vendor
 from vhca.wire.connectx.eqe import EventType, PortChangeData
 from vhca.wire.mad import CLASS_PERF, METHOD_GET, METHOD_SET, QP1_QKEY
 from vhca.wire.packet import Packet
@@ -43,6 +45,8 @@ class Agents:
 
     def _power_on(self) -> None:
         """Start from nothing: no address, no table, no counter."""
+        # Since when there has been a cable to somebody.
+        self._since_ns: int | None = None
         self._sma = Sma(self._chip.info)
         self.port_counters = {number: PortCounters() for number in self._sma.ports}
         self.ports = {
@@ -91,11 +95,15 @@ class Agents:
         return self._general(mad)
 
     def _general(self, mad: bytes) -> bytes | None:
-        """Answer a datagram of a general service: counters are here, every other class is refused by status."""
+        """Answer a datagram of a general service: counters and the vendor's class; all others are refused by status."""
         if mad[1] == CLASS_PERF:
             reply = self._performance.handle(mad, self._hca.now_ns)
             self._measure()
             return reply
+        if mad[1] == vendor.CLASS:
+            info = self._hca.chip.info
+            device = Device(info.device_id, info.revision, info.fw_version)
+            return answer(mad, device, 0 if self._since_ns is None else self._hca.now_ns - self._since_ns)
         self._hca.count_of.add(CountOf.MAD_CLASS_REFUSED, mad[1])
         return refusal(mad)
 
@@ -146,13 +154,15 @@ class Agents:
         if reply is None:
             return False
         port = self.ports[number]
-        answer = reply_packet(packet, reply, port.lid)
-        answer.route = answer.route._replace(vl=port.lanes[answer.route.sl])
-        return transmit(hca, number, answer)
+        back = reply_packet(packet, reply, port.lid)
+        back.route = back.route._replace(vl=port.lanes[back.route.sl])
+        return transmit(hca, number, back)
 
     def link_change(self, number: int, up: bool) -> None:
         """The cable at a port was plugged or pulled."""
         if number in self.ports:
+            if self._since_ns is None:
+                self._since_ns = self._hca.now_ns
             if not up and self.ports[number].managed.cable_up:
                 self.port_counters[number].link_downed += 1
             events = self._sma.link_up(number, up)

@@ -161,6 +161,14 @@ def test_counters_of_every_kind(lab: Lab, tools: tuple[Guest, Guest]) -> None:
     run(one, f"perfquery {PATIENCE} -E -R 1 2")
 
 
+def test_devices_tell_what_they_are(lab: Lab, tools: tuple[Guest, Guest]) -> None:
+    one, _ = tools
+    for lid, device in ((1, "0xcb20"), (lab.fabric.lid("h1"), "0x101b")):
+        shown = run(one, f"vendstat {PATIENCE} -N {lid}")
+        assert re.search(rf"hw_dev_id: +{device}$", shown, re.MULTILINE)
+        assert re.search(r"fw_psid: +'vhca'$", shown, re.MULTILINE)
+
+
 def test_tables_of_every_kind(lab: Lab, tools: tuple[Guest, Guest]) -> None:
     one, _ = tools
     other = lab.fabric.lid("h1")
@@ -191,7 +199,7 @@ def test_what_a_node_lacks_is_refused_at_once(lab: Lab, tools: tuple[Guest, Gues
     lid = {"the switch": 1, "the other card": lab.fabric.lid("h1"), "the own card": lab.fabric.lid("h0")}[node]
     assert "cannot query PortRcvConCtrl" in fails(one, f"perfquery {PATIENCE} --rcvcc {lid} 1")
     assert "congestion info query failed" in fails(one, f"ibccquery {PATIENCE} CongestionInfo {lid}")
-    assert "classportinfo query" in fails(one, f"vendstat {PATIENCE} -N {lid}")
+    assert "Unsupported device ID" in fails(one, f"vendstat {PATIENCE} -w {lid}")
 
 
 def test_port_states_are_shown_with_the_peers(lab: Lab, tools: tuple[Guest, Guest]) -> None:

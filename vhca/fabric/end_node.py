@@ -24,8 +24,10 @@ from vhca.management.port_agent import PortAgent, damaged_arrived, may_tell
 from vhca.management.port_state import END_PORT_CAPABILITIES, PortState, first_port_info
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES, for_agent, is_answered, is_asked, is_smp, port_of
+from vhca.management.vendor import Device, answer
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
+from vhca.wire import vendor
 from vhca.wire.mad import STATUS_INVALID_FIELD, STATUS_OK, Smp
 from vhca.wire.notices import LocalChangeDetails
 from vhca.wire.packet import PERMISSIVE_LID, SEND, UD, Packet
@@ -36,6 +38,7 @@ GUID_CAP: Final = 8
 # As those of a card; the description says what it is.
 VENDOR_ID: Final = 0x0002C9
 DEVICE_ID: Final = 0x1017
+DEVICE: Final = Device(DEVICE_ID)
 # Questions that wait for each asker.
 QUESTIONS: Final = 16
 
@@ -218,6 +221,7 @@ class Company:
     def __init__(self, call_soon: CallSoon, now_ns: Callable[[], int]) -> None:
         self.agent = EndAgent()
         self.now_ns = now_ns
+        self.since_ns = now_ns()
         self.queue = FairQueue(call_soon, QUESTIONS)
 
 
@@ -308,7 +312,12 @@ class EndNode:
 
     def _answer(self, port: EndPort, packet: Packet) -> Job:
         mad = packet.payload
-        reply = self._measured(port, mad) if mad[1] == madwire.CLASS_PERF else refusal(mad)
+        if mad[1] == madwire.CLASS_PERF:
+            reply = self._measured(port, mad)
+        elif mad[1] == vendor.CLASS:
+            reply = answer(mad, DEVICE, self._company.now_ns() - self._company.since_ns)
+        else:
+            reply = refusal(mad)
         if reply is not None:
             port.answer(gmp_reply(packet, reply, port.info.lid))
         yield from ()

@@ -11,17 +11,20 @@ from typing import Final
 from vhca.fabric.alarm import Alarm
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import LinkEnd
-from vhca.fabric.port import SwitchPort
+from vhca.fabric.port import DEVICE_ID, SwitchPort
 from vhca.management.fair_queue import CallSoon, FairQueue, Job
 from vhca.management.packets import is_gmp
 from vhca.management.performance import PerformanceAgent
 from vhca.management.refusal import refusal
 from vhca.management.subnet import SMP_CLASSES
+from vhca.management.vendor import Device, answer
 from vhca.wire import mad as madwire
+from vhca.wire import vendor
 from vhca.wire.packet import Packet
 
 # Questions from one port that wait for their turn; more are dropped, and asked again by whoever means them.
 QUESTIONS_PER_PORT: Final = 64
+DEVICE: Final = Device(DEVICE_ID)
 
 
 class GeneralServices:
@@ -44,6 +47,7 @@ class GeneralServices:
         self._queue = FairQueue(call_soon, QUESTIONS_PER_PORT)
         self._ports = ports
         self._now_ns = now_ns
+        self._since_ns = now_ns()
         self._alarm = Alarm(self._due)
         # The cable by whose clock measurements begin and end.
         self._end: LinkEnd | None = None
@@ -64,7 +68,12 @@ class GeneralServices:
 
     def _answer(self, port: SwitchPort, packet: Packet) -> Job:
         mad = packet.payload
-        reply = self._measured(mad, port) if mad[1] == madwire.CLASS_PERF else refusal(mad)
+        if mad[1] == madwire.CLASS_PERF:
+            reply = self._measured(mad, port)
+        elif mad[1] == vendor.CLASS:
+            reply = answer(mad, DEVICE, self._now_ns() - self._since_ns)
+        else:
+            reply = refusal(mad)
         if reply is None:
             port.drop(packet, Drop.GMP_NO_REPLY)
         else:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vhca.fabric.counters import Drop
-from vhca.fabric.port import ENFORCEMENT_CAP, PARTITION_CAP, SwitchPort
+from vhca.fabric.port import DEVICE_ID, ENFORCEMENT_CAP, PARTITION_CAP, SwitchPort
 from vhca.fabric.wires import Wires
 from vhca.layout import Layout
 from vhca.management.agent import link_order, settings_valid
@@ -25,7 +25,6 @@ from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
 
 MULTICAST_FDB_CAP: Final = 4096
 _VENDOR_ID: Final = 0x0002C9
-_DEVICE_ID: Final = 0xCB20
 
 
 class SwitchState:
@@ -141,7 +140,7 @@ class SwitchAgent(PortAgent[SwitchPort]):
             node_guid=guid,
             port_guid=guid,
             partition_cap=PARTITION_CAP,
-            device_id=_DEVICE_ID,
+            device_id=DEVICE_ID,
             local_port_num=port.number,
             vendor_id=_VENDOR_ID,
         )

@@ -445,7 +445,8 @@ def test_a_class_that_the_card_lacks_is_refused_inside_the_datagram(
     assert answer[:6] == bytes((1, management_class, 1, 0x81, 0, 0x0C))
     assert answer[16:18] == b"\0\x11"
     counters = driver.board.counters()
-    assert counters[f"mad_class_{management_class:#04x}_refused"] == 1
+    # Of the second class of the vendor it has other attributes.
+    assert counters.get(f"mad_class_{management_class:#04x}_refused", 0) == (management_class != 0x0A)
 
 
 def test_a_trap_repress_of_the_host_is_taken_without_an_answer(driver: Driver) -> None:

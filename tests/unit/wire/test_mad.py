@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vhca.layout import Layout
-from vhca.wire import mad, notices, perf, sa, smp
+from vhca.wire import mad, notices, perf, sa, smp, vendor
 
 ALL: list[type[Layout]] = [
     mad.MadHeader,
@@ -39,6 +39,8 @@ ALL: list[type[Layout]] = [
     perf.PortSamplesControl,
     perf.PortSamplesResult,
     perf.PortSamplesResultExtended,
+    vendor.VendorMad,
+    vendor.GeneralInfo,
     *sa.COMPONENTS,
     sa.PathRecord,
 ]
