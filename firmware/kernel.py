@@ -51,7 +51,9 @@ class Kernel:
 
     def restore(self, image: bytes) -> None:
         """Go on from where another program, or this one, was at its :meth:`dump`."""
+        watched = self.hca.watched
         self.hca, self.agents = load(image, self._outside)
+        self.hca.watched = watched
         self.hca.stir()
 
     def handle(self, event: Event, now_ns: int, out: Effects) -> None:
@@ -124,6 +126,11 @@ class Kernel:
         if not turn(hca):
             hca.stir()
         self._finish()
+
+    def watch(self, on: bool) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        self.hca.watched = on
+        self.hca.stir()
 
     def inherit(self, old: Firmware) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""

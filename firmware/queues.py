@@ -16,7 +16,7 @@ from firmware.model.objects import CQ_ARMED, CQ_ARMED_SOLICITED, CQ_FIRED, INDEX
 from firmware.model.qp import RST, Qp
 from firmware.model.rings import RecvWqe
 from firmware.model.timers import Timer, TimerKind
-from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq
+from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq, Told
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.cqe import MINI_CQES, Cqe64, CqeFormat, CqeOpcode, MiniCqe
 from vhca.wire.connectx.eqe import CompData, CqErrorData, CqErrorSyndrome, Eqe, EventType, QpSrqData
@@ -77,6 +77,8 @@ def take_receive(hca: Hca, qp: Qp) -> RecvWqe | None:
     raw = rq.buffer.read(hca.memory, slot << rq.log_stride, stride)
     wqe = RecvWqe(rq.consumer & 0xFFFF, parse_scatter_list(raw, 0), None)
     rq.consumer += 1
+    if hca.watched:
+        _tell(hca, qp.handle, wqe)
     return wqe
 
 
@@ -106,7 +108,16 @@ def take_shared_receive(hca: Hca, srq: Srq) -> RecvWqe | None:
         srq.next_index = _next(raw)[0] & mask
     srq.consumed = (srq.consumed + 1) & 0xFFFF
     check_limit(hca, srq, available - 1)
-    return RecvWqe(index, parse_scatter_list(raw, srq.head_bytes), srq)
+    wqe = RecvWqe(index, parse_scatter_list(raw, srq.head_bytes), srq)
+    if hca.watched:
+        _tell(hca, srq.handle, wqe)
+    return wqe
+
+
+def _tell(hca: Hca, queue: int, wqe: RecvWqe) -> None:
+    """Say that a receive is taken, of a QP's own queue or of an SRQ."""
+    room = sum(size for _, size, _ in wqe.segments)
+    hca.out.append(Told("receive", queue, wqe.wqe_counter, size=room, shared=wqe.srq is not None))
 
 
 def post_event(hca: Hca, event_type: int, sub_type: int, data: bytes) -> None:
@@ -129,6 +140,8 @@ def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, data: bytes) -> 
         return False
     entry = _eqe(event_type, sub_type, data, eq.producer >> eq.log_size & 1)
     hca.out.append(EntryWrite(eq.buffer.addr((eq.producer & ((1 << eq.log_size) - 1)) << 6), entry))
+    if hca.watched:
+        hca.out.append(Told("event", eq.handle, eq.producer, data=entry))
     eq.producer += 1
     hca.count[EQES] += 1
     if eq.armed:
@@ -270,6 +283,8 @@ def write_cqe_entry(hca: Hca, cq: Cq, cqe: bytearray) -> None:
     # An entry of 128 bytes may begin at the end of a page: only its second half, which is aligned, is written.
     addr = cq.buffer.addr(slot << 6 if cq.cqe_bytes == 64 else slot << 7 | 64)
     hca.out.append(EntryWrite(addr, bytes(cqe)))
+    if hca.watched:
+        hca.out.append(Told("completion", cq.handle, index, data=bytes(cqe)))
     cq.producer = index + 1
 
 

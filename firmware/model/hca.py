@@ -64,6 +64,8 @@ class Hca:
         # All of them, from the start: a plain dictionary is the fastest to count in.
         self.count: dict[Count, int] = dict.fromkeys(Count, 0)
         self.count_of: Tally[CountOf] = Tally()
+        # Somebody wants to be told what this card does.
+        self.watched = False
         self.now_ns = 0
         self.out: Effects = []
         # Free running: pieces that key walks and page lists made of accesses, which engines charge to their budgets.

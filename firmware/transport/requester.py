@@ -39,7 +39,7 @@ from firmware.transport.lifecycle import enter_send_error
 from firmware.transport.port import LOOPBACK, WIRE, discard, egress, pkey_at, route_over
 from firmware.transport.retire import retire
 from firmware.transport.wqe import UMR, WqeError, blocks_of, identity_of, parse
-from vhca.hw.effects import Transmit
+from vhca.hw.effects import Told, Transmit
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.wqe import FenceMode
 from vhca.wire.packet import COMPARE_SWAP, DC, RC, READ_REQUEST, UC, XRC, Packet
@@ -208,6 +208,8 @@ def _fetch(hca: Hca, qp: Qp, sq: SendQueue) -> SendWqe | None:
         _fault(hca, qp, wqe, completion.LOCAL_QP_OPERATION, str(error))
         blocks = min(blocks, waiting)
     sq.consumer = consumer + blocks
+    if hca.watched:
+        hca.out.append(Told("send", qp.handle, consumer & 0xFFFF, wqe.opcode, wqe.length, why=wqe.reason))
     return wqe
 
 

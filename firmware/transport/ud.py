@@ -39,6 +39,7 @@ from firmware.transport.port import (
     transmit,
 )
 from firmware.transport.wqe import UNIT, WqeError, blocks_of, identity_of, parse
+from vhca.hw.effects import Told
 from vhca.hw.memory import DmaError
 from vhca.management.partitions import pkeys_match
 from vhca.wire.connectx.wqe import DatagramSegment
@@ -95,6 +96,8 @@ def run(hca: Hca, qp: Qp) -> None:
             except WqeError as error:
                 _fail(hca, qp, ctrl, blocks, completion.LOCAL_QP_OPERATION, str(error))
                 return
+            if hca.watched and not qp.requester.lso_done:
+                hca.out.append(Told("send", qp.handle, sq.consumer & 0xFFFF, wqe.opcode, wqe.length))
             sent = _send(hca, qp, wqe, ctrl, budget)
             if not sent:
                 return
@@ -127,6 +130,8 @@ def _fail(hca: Hca, qp: Qp, ctrl: bytes, blocks: int, syndrome: int, reason: str
     assert sq is not None
     opcode, _ = identity_of(ctrl)
     hca.note("wqe_error", qpn=qp.handle, index=sq.consumer & 0xFFFF, opcode=opcode, syndrome=syndrome, why=reason)
+    if hca.watched:
+        hca.out.append(Told("send", qp.handle, sq.consumer & 0xFFFF, opcode, why=reason))
     alive = completion.fail_send(hca, qp, sq.consumer & 0xFFFF, opcode, syndrome)
     sq.consumer += blocks
     qp.requester.lso_done = 0

@@ -20,6 +20,7 @@ from vhca.chip.counters import BoardCount
 from vhca.chip.device_memory import DeviceMemory
 from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
 from vhca.chip.rounds import Rounds
+from vhca.chip.watch import Listen, Watch
 from vhca.counting import shown
 from vhca.hw.effects import (
     CommandDone,
@@ -31,6 +32,7 @@ from vhca.hw.effects import (
     LinkControl,
     Loopback,
     RaiseIrq,
+    Told,
     Transmit,
 )
 from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, LinkCounted, PacketIn, Reset, SqDoorbell
@@ -236,6 +238,8 @@ class Board:
         self._command_doorbells = 0
         self._fetching: Fetch | None = None
         self.firmware: Firmware = image.power_up(self._socket)
+        self._listeners: list[Listen] = []
+        self._watch: Watch | None = None
 
     # ---- the outside ----
 
@@ -299,9 +303,29 @@ class Board:
             self.dead = False
             old, self.firmware = self.firmware, self._image.power_up(self._socket)
             self.firmware.inherit(old)
+            if self._watch is not None:
+                self._begin_watch()
             for port, up in self._links.items():
                 self._handle(LinkChange(port, up))
         self._handle(Reset(reason))
+
+    def watch(self, listen: Listen) -> Callable[[], None]:
+        """Tell somebody what the card does, until what is returned is called."""
+        if self.apart:
+            self.rounds.join()
+        self._listeners.append(listen)
+        if self._watch is None:
+            self._begin_watch()
+
+        def end() -> None:
+            self._listeners.remove(listen)
+            if not self._listeners and self._watch is not None:
+                self.firmware, self._watch = self._watch.unwrap(), None
+
+        return end
+
+    def _begin_watch(self) -> None:
+        self.firmware = self._watch = Watch(self.firmware, self._listeners)
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
@@ -521,6 +545,8 @@ class Board:
                     self._control_link(effect)
                 elif type(effect) is HealthSet:
                     self.segment.set_health(**{effect.field: effect.value})
+                elif type(effect) is Told and self._watch is not None:
+                    self._watch.told(effect)
             except DmaError as error:
                 self.count[BoardCount.DMA_WRITE_ERRORS] += 1
                 self._trace("dma_error", {"why": str(error)})

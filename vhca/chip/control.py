@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,18 @@ PAUSE_FACTOR: Final = 9
 LONGEST_PAUSE_S: Final = 0.5
 _ACCEPT_PAUSE_S: Final = 0.2
 
-Answer = Callable[[bytes], bytes]
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The connection is somebody else's now: `serve` answers and has it until it returns, then it is closed.
+
+    The thread that calls `serve` is one of those that clients have: there are so many of both together.
+    """
+
+    serve: Callable[[socket.socket], None]
+
+
+Answer = Callable[[bytes], bytes | HandOver]
 """What to say to a line; both without their line end. It never raises for what the line says."""
 
 
@@ -81,12 +93,15 @@ class ControlSocket:
         with self._lock:
             self._stopping.set()
             threads = list(self._threads.items())
-        for _, sock in threads:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
-        deadline_s = time.monotonic() + timeout_s
-        for thread, _ in threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+        # It wakes the thread that waits; who is being told something hears it to its end, if he listens.
+        for way in (socket.SHUT_RD, socket.SHUT_RDWR):
+            for thread, sock in threads:
+                if thread.is_alive():
+                    with contextlib.suppress(OSError):
+                        sock.shutdown(way)
+            deadline_s = time.monotonic() + timeout_s / 2
+            for thread, _ in threads:
+                thread.join(max(0.0, deadline_s - time.monotonic()))
         self._listener.close()
         self._listener = None
 
@@ -146,9 +161,14 @@ class ControlSocket:
                 if not end:
                     sock.sendall(self._too_long + b"\n")
                     return
-                sock.sendall(self._in_turn(line) + b"\n")
+                answer = self._in_turn(line)
+                if isinstance(answer, HandOver):
+                    sock.settimeout(None)
+                    answer.serve(sock)
+                    return
+                sock.sendall(answer + b"\n")
 
-    def _in_turn(self, line: bytes) -> bytes:
+    def _in_turn(self, line: bytes) -> bytes | HandOver:
         with self._turn:
             self._stopping.wait(self._next_turn_s - time.monotonic())
             began_s = time.monotonic()

@@ -178,13 +178,20 @@ class LiveFabric:
     def capture_choice(self, path: Path, choice: CaptureChoice, ring: Ring | None = None) -> LiveCapture:
         """As :meth:`capture`."""
         captures = self._fabric.captures
-        self._loop.call(lambda: captures.check(choice))
+        self.check_capture(choice)
         file = File(path, ring)  # not in the loop: a disk may be slow to open
         return LiveCapture(self._loop, self._fabric, self._loop.call(lambda: captures.start(file, choice)), path)
 
-    def capture_stream(self, sock: socket.socket, name: str, choice: CaptureChoice) -> LiveCapture:
-        """As :meth:`capture`, to who reads at the other end of a socket; one who is slow misses something."""
-        stream = Stream(sock, name)
+    def check_capture(self, choice: CaptureChoice) -> None:
+        """KeyError if a capture of this kind could not begin, since there is no such port."""
+        self._loop.call(lambda: self._fabric.captures.check(choice))
+
+    def capture_stream(self, sock: socket.socket, name: str, choice: CaptureChoice, before: bytes) -> LiveCapture:
+        """As :meth:`capture`, to who reads at the other end of a socket; one who is slow misses something.
+
+        He is told `before` once it has begun.
+        """
+        stream = Stream(sock, name, before)
         start = self._fabric.captures.start
         return LiveCapture(self._loop, self._fabric, self._loop.call(lambda: start(stream, choice)), Path(name))
 

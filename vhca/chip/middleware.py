@@ -46,6 +46,10 @@ class ProgramTap:
         """See :class:`vhca.hw.hardware.Firmware`."""
         self.inner.step(now_ns, out)
 
+    def watch(self, on: bool) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        self.inner.watch(on)
+
     def inherit(self, old: Firmware) -> None:
         """See :class:`vhca.hw.hardware.Firmware`; the program that failed was wrapped in the same way."""
         self.inner.inherit(old.inner if isinstance(old, ProgramTap) else old)

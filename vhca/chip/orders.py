@@ -6,18 +6,27 @@ A request is one JSON object on one line, `{"order": "link_down", "cable": "h1"}
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import select
+import socket
 import stat
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from vhca.chip.control import HandOver
 from vhca.chip.live_fabric import LiveCapture, LiveFabric
 from vhca.fabric import quantities
 from vhca.fabric.cables import MOST_FLAPS
+from vhca.fabric.capture import LEAST_SNAP_BYTES, CaptureLimits
+from vhca.fabric.capture_filter import WAYS, CaptureFilter
+from vhca.fabric.capture_writer import MOST_FILES, Ring
+from vhca.fabric.captures import CaptureChoice
 from vhca.fabric.faults import ACTIONS, DIRECTIONS, Fault
 from vhca.fabric.line import MAX_LATENCY_NS, LineConfig
 from vhca.fabric.schedule import MAX_BYTES, Player, ScheduleError
@@ -29,11 +38,15 @@ log = logging.getLogger(__name__)
 
 MAX_RULES: Final = 32
 """On one cable: each is looked at for every packet."""
+MAX_LIVE: Final = 4
+"""Captures that are read as they are made: each has a client's thread, and others have something to say, too."""
+MAX_SECONDS: Final = 1e9
 MAX_DELAY_MS: Final = 10_000.0
 MAX_FLAP_NS: Final = 3600 * 10**9
 """A packet that is delayed keeps its memory."""
 CHART_PAGE: Final = 256
 """Nodes and cables that one order tells of: so it takes a millisecond."""
+_LOOK_S: Final = 0.2
 _QUOTED: Final = 60
 _SHAPE: Final = 'a request is one JSON object on one line, such as {"order": "show"}'
 
@@ -60,7 +73,24 @@ def _quoted(value: object) -> str:
 
 
 def _told(capture: LiveCapture) -> dict[str, Any]:
-    return {"file": str(capture.path), "packets": capture.packets, "trouble": capture.trouble}
+    return {
+        "file": str(capture.path),
+        "packets": capture.packets,
+        "dropped": capture.dropped,
+        "trouble": capture.trouble,
+        "ended": capture.ended,
+    }
+
+
+def _serve_capture(sock: socket.socket, capture: LiveCapture) -> None:
+    """Record for who reads at a socket, until he hangs up, says anything, or the capture ends by itself."""
+    try:
+        while not capture.ended:
+            if select.select([sock], [], [], _LOOK_S)[0]:
+                break
+    finally:
+        with contextlib.suppress(TimeoutError, LoopEnded):
+            capture.stop()
 
 
 class _Fields:
@@ -92,6 +122,14 @@ class _Fields:
         if value is not None and not low <= value <= high:
             raise _Refused(f"{name} must be in {low} .. {high}, not {_quoted(value)}")
         return value
+
+    def numbers(self, name: str, high: int) -> frozenset[int]:
+        """A field that is a list of whole numbers in 0 .. `high`; empty if it is not there."""
+        values = self.take(name, list, "a list of whole numbers") or []
+        for value in values:
+            if type(value) is not int or not 0 <= value <= high:
+                raise _Refused(f"{name} must be a list of whole numbers in 0 .. {high}, not {_quoted(values)}")
+        return frozenset(values)
 
     def fraction(self, name: str, high: float) -> float | None:
         """A field that is a number in 0 .. `high`."""
@@ -143,6 +181,9 @@ class Orders:
         self._directory = directory
         self._capture: LiveCapture | None = None
         self._player: Player | None = None
+        # Those that are read live; clients' threads count them.
+        self._live = 0
+        self._lock = threading.Lock()
         self._faults_of_ours = 0
         self._orders: dict[str, Callable[[_Fields], Any]] = {
             "show": self._show,
@@ -163,16 +204,20 @@ class Orders:
             "schedule_stop": self._schedule_stop,
             "capture_start": self._capture_start,
             "capture_stop": self._capture_stop,
+            "capture_live": self._capture_live,
         }
 
-    def answer(self, line: bytes) -> bytes:
+    def answer(self, line: bytes) -> bytes | HandOver:
         """Carry out the request of a line; never raises."""
         try:
             request = json.loads(line.decode("utf-8"))
         except (ValueError, RecursionError):
             return refusal(_SHAPE)
         try:
-            return encode({"result": self._carry_out(request)})
+            result = self._carry_out(request)
+            if callable(result):
+                return HandOver(result)
+            return encode({"result": result})
         except (_Refused, TimeoutError, LoopEnded) as error:
             return refusal(str(error))
         except Exception as error:
@@ -392,26 +437,79 @@ class Orders:
     def _capture_start(self, fields: _Fields) -> None:
         """Start the capture; one at a time, beside that of the rack's command line."""
         path = Path(fields.text("file") or "")
-        ports = fields.take("ports", list, "a list of cards")
-        both_ends = fields.flag("both_ends")
-        fields.end()
-        for name in ports or ():
-            if not isinstance(name, str):
-                raise _Refused(f"ports must be a list of cards, not {_quoted(ports)}")
-            self._known(name)
+        file_bytes = fields.number("file_bytes", 1024, 1 << 50)
+        files = fields.number("files", 1, MOST_FILES)
+        choice = self._choice(fields)
         if not path.is_absolute() or path.suffix != ".pcapng" or "\0" in str(path):
             raise _Refused("file must be an absolute path that ends in .pcapng")
-        if self._capture is not None:
+        if files is not None and file_bytes is None:
+            raise _Refused("files says how many files of file_bytes there are: it needs that")
+        if self._capture is not None and not self._capture.ended:
             raise _Refused(f"a capture to {self._capture.path} runs already; stop it first")
         try:
-            # opening a pipe would wait for its reader, and the loop with it
             if path.exists() and not stat.S_ISREG(path.stat().st_mode):
                 raise _Refused(f"{path} is no ordinary file")
-            self._capture = self._fabric.capture(path, ports or None, both_ends=both_ends)
+            ring = None if file_bytes is None else Ring(file_bytes, files or 0)
+            self._capture = self._fabric.capture_choice(path, choice, ring)
         except OSError as error:
             raise _Refused(f"{path}: {error.strerror}") from error
         except UnicodeError as error:
             raise _Refused(f"file: {error}") from error
+
+    def _capture_live(self, fields: _Fields) -> Callable[[socket.socket], None]:
+        """A capture for who asks: what follows the answer on this connection is pcapng."""
+        choice = self._choice(fields)
+        if self._live >= MAX_LIVE:
+            raise _Refused(f"{MAX_LIVE} captures are read live already; end one of them")
+        return lambda sock: self._serve_live(sock, choice)
+
+    def _serve_live(self, sock: socket.socket, choice: CaptureChoice) -> None:
+        with self._lock:
+            self._live += 1
+        try:
+            begun = encode({"result": None}) + b"\n"
+            _serve_capture(sock, self._fabric.capture_stream(sock, "somebody who reads it live", choice, begun))
+        except (OSError, KeyError, TimeoutError, LoopEnded) as error:
+            with contextlib.suppress(OSError):
+                sock.sendall(refusal(str(error)) + b"\n")
+        finally:
+            with self._lock:
+                self._live -= 1
+
+    def _choice(self, fields: _Fields) -> CaptureChoice:
+        """What is to be recorded; nothing else may be left in the order."""
+        ports = fields.take("ports", list, "a list of ports")
+        for name in ports or ():
+            if not isinstance(name, str):
+                raise _Refused(f"ports must be a list of ports, not {_quoted(ports)}")
+        lids, qpns = (fields.numbers(name, high) for name, high in (("lids", 0xFFFF), ("qpns", 0xFFFFFF)))
+        settings: dict[str, Any] = {
+            "direction": fields.choice("direction", WAYS, "both"),
+            "opcode": fields.text("opcode"),
+            "service": fields.text("service"),
+            "management": fields.take("management", bool, "true or false"),
+            "management_class": fields.number("management_class", 0, 0xFF),
+            "acknowledgements": fields.take("acknowledgements", bool, "true or false") is not False,
+        }
+        seconds = fields.fraction("seconds", MAX_SECONDS)
+        packets, snap_bytes = (
+            fields.number("packets", 1, 1 << 62),
+            fields.number("snap_bytes", LEAST_SNAP_BYTES, 1 << 16),
+        )
+        both_ends, records = fields.flag("both_ends"), fields.flag("records")
+        fields.end()
+        try:
+            limits = CaptureLimits(packets, seconds, snap_bytes)
+            only = CaptureFilter(lids=lids, qpns=qpns, **settings)
+            choice = CaptureChoice(ports or None, both_ends, records, only, limits)
+            self._fabric.check_capture(choice)
+        except ValueError as error:
+            raise _Refused(str(error)) from error
+        except KeyError as error:
+            raise _Refused(
+                f"there is no port {_quoted(error.args[0])}; name a card, a port such as leaf1/3, a node, or all"
+            ) from error
+        return choice
 
     def _capture_stop(self, fields: _Fields) -> dict[str, Any]:
         fields.end()

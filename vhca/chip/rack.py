@@ -184,6 +184,7 @@ class Rack:
         port.notice = lambda what, count: card.board.link_count(1, what, count)
         port.card = card.board
         card.board.looped = port.looped
+        port.watch = card.board.watch
         card.plug(1, port)
         return card
 
@@ -232,7 +233,10 @@ class Rack:
             if self.config.logs:
                 self._open_logs()
             if recording := self.config.capture:
-                self._capture = self._subnet.capture(recording.path, _choice(recording), ring=recording.ring)
+                try:
+                    self._capture = self._subnet.capture(recording.path, _choice(recording), ring=recording.ring)
+                except KeyError as error:
+                    raise RackError(f"capture: there is no port {error.args[0]}") from error
             if self.config.tools is not None:
                 self._open_tools(self.config.tools)
         except BaseException:

@@ -343,21 +343,22 @@ def add_capture_options(parser: argparse._ActionsContainer) -> None:
         help="write every InfiniBand packet to this file, once, where it was sent; what a card sends to itself, too"
         " (`vhca tshark -r FILE.pcapng` shows it)",
     )
-    add_capture_choice(parser)
-
-
-def add_capture_choice(parser: argparse._ActionsContainer) -> None:
-    """Give a command that records packets the options that say which."""
     parser.add_argument(
         "--capture-port",
         action="append",
-        metavar="CARD",
-        help="record this card only (h0, h1, ...); may be given several times",
+        metavar="NAME",
+        help="record here only: a card (h0, h1, ...); with a topology also a port of a switch (leaf1/3), a node, or"
+        " all, every cable; may be given several times",
     )
     parser.add_argument(
         "--capture-both-ends",
         action="store_true",
         help="record each packet also where it arrives, behind all faults: one that is lost on the way is there once",
+    )
+    parser.add_argument(
+        "--capture-records",
+        action="store_true",
+        help="record what the cards do, too: commands, doorbells, work requests, completions, events, interrupts",
     )
 
 
@@ -377,15 +378,17 @@ def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
     from vhca.lab import CaptureConfig, LabError, RackConfig
 
     ports: list[str] | None = options.capture_port
-    if options.capture is None and (ports or options.capture_both_ends):
+    if options.capture is None and (ports or options.capture_both_ends or options.capture_records):
         raise LabError("there is nothing to capture to", "name a file with --capture FILE.pcapng")
     for name in ports or ():
-        if name not in {f"h{index}" for index in range(cards)}:
+        node = name.rpartition("/")[0] or name
+        known = name == "all" or (options.topology is not None and node in options.topology.nodes)
+        if not known and name not in {f"h{index}" for index in range(cards)}:
             there = f"there are h0 to h{cards - 1}" if cards else "there are none"
             raise LabError(f"--capture-port {name}: there is no such card", there)
     capture = None
     if options.capture is not None:
-        capture = CaptureConfig(options.capture, ports, options.capture_both_ends)
+        capture = CaptureConfig(options.capture, ports, options.capture_both_ends, options.capture_records)
     heirs: Literal["any"] | None = "any" if options.sm == "any" else None
     return RackConfig(
         mkey=options.mkey or 0 if heirs else options.mkey,

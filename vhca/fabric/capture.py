@@ -183,7 +183,7 @@ class Capture:
         ring: Ring | None = None,
     ) -> "Capture":
         """A capture in a file. OSError if that cannot be opened."""
-        return cls(Writer(File(Path(path), ring)), timestamp_ns, link_type)
+        return cls(Writer(File(Path(path), ring)).start(), timestamp_ns, link_type)
 
     @property
     def name(self) -> str:

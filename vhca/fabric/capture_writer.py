@@ -151,15 +151,17 @@ class File:
 
 
 class Stream:
-    """A reader at the other end of a socket, who may be slow or gone."""
+    """A reader at the other end of a socket, who may be slow or gone; he is told `before` in front of everything."""
 
-    def __init__(self, sock: socket.socket, name: str) -> None:
+    def __init__(self, sock: socket.socket, name: str, before: bytes = b"") -> None:
         self.name = name
         self._sock = sock
+        self._before = before
 
     def write(self, blocks: list[bytes]) -> None:
         """See :class:`Destination`."""
-        self._sock.sendall(b"".join(blocks))
+        self._sock.sendall(self._before + b"".join(blocks))
+        self._before = b""
 
     def close(self) -> None:
         """See :class:`Destination`; who the socket belongs to closes it."""
@@ -173,28 +175,32 @@ class Stream:
 
 
 class Writer:
-    """The thread that writes one capture.
+    """The thread that writes one capture, from :meth:`start` on; what is given before waits for that.
 
     :ivar trouble: why it ended before its time, "" if it did not.
-
-    :raises OSError: there is no thread to be had.
     """
 
-    def __init__(self, destination: Destination, most_bytes: int = QUEUE_BYTES) -> None:
+    def __init__(self, destination: Destination, most_bytes: int | None = None) -> None:
         self.destination = destination
         self.trouble = ""
-        self._most_bytes = most_bytes
+        self._most_bytes = QUEUE_BYTES if most_bytes is None else most_bytes
         self._changed = threading.Condition()
         self._waiting = [pcapng.section()]
         self._bytes = len(self._waiting[0])
         self._ending = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="vhca-capture", daemon=True)
+
+    def start(self) -> "Writer":
+        """Begin to write.
+
+        :raises OSError: there is no thread to be had; the destination is closed.
+        """
         try:
-            self._thread.start()
+            threading.Thread(target=self._run, name="vhca-capture", daemon=True).start()
         except RuntimeError as error:
-            destination.close()
+            self._close()
             raise OSError(errno.EAGAIN, "the host has no thread left for a capture") from error
+        return self
 
     @property
     def ended(self) -> bool:

@@ -101,10 +101,10 @@ class Captures:
             cards, ends = self._chosen(choice)
             if isinstance(destination, File) and any(each.is_file(destination.path) for each in self.running):
                 raise OSError(errno.EBUSY, "another capture writes to this file", destination.name)
-            writer = Writer(destination)
         except BaseException:
             destination.close()
             raise
+        writer = Writer(destination)
         offset_ns = time.time_ns() - self._now_ns()
         capture = Capture(writer, lambda: self._now_ns() + offset_ns, only=choice.only, limits=choice.limits)
         recording = Recording(capture, choice.both_ends, self._call_soon, lambda: self.stop(capture))
@@ -118,6 +118,11 @@ class Captures:
                 recording.hold(port)
         if choice.limits.seconds is not None:
             self._call_later(int(choice.limits.seconds * 1e9), lambda: self.stop(capture))
+        try:
+            writer.start()
+        except OSError:
+            self.stop(capture)
+            raise
         return capture
 
     def _add(self, port: FabricPort, recording: Recording, choice: CaptureChoice) -> None:

@@ -5,6 +5,7 @@ completion EQE.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from vhca.wire.packet import Packet
 
@@ -85,5 +86,28 @@ class HealthSet:
     value: int
 
 
-Effect = DmaWrite | DeviceWrite | EntryWrite | Transmit | Loopback | LinkControl | RaiseIrq | CommandDone | HealthSet
+@dataclass(slots=True)
+class Told:
+    """What a program that is watched does, in its place among its effects; it changes nothing.
+
+    `what`: a work request that it executes ("send", with opcode `code`, `size` in bytes, and `why` it is refused) or
+    takes ("receive", of an SRQ if `shared`, with room for `size` bytes), an entry that it writes ("completion",
+    "event", with `data`), or what its board adds ("command" in slot `queue`, with its output; "interrupt", of vector
+    `queue`). `queue` is the number of the QP, SRQ, CQ or EQ, `index` that of the entry in it, free running, or as far
+    as the queue counts.
+    """
+
+    what: Literal["send", "receive", "completion", "event", "command", "interrupt"]
+    queue: int
+    index: int = 0
+    code: int = 0
+    size: int = 0
+    data: bytes = b""
+    why: str = ""
+    shared: bool = False
+
+
+Effect = (
+    DmaWrite | DeviceWrite | EntryWrite | Transmit | Loopback | LinkControl | RaiseIrq | CommandDone | HealthSet | Told
+)
 Effects = list[Effect]

@@ -143,6 +143,10 @@ class Firmware(Protocol):
         """
         ...
 
+    def watch(self, on: bool) -> None:
+        """Tell from now on what it does (:class:`vhca.hw.effects.Told`), or no more."""
+        ...
+
     def inherit(self, old: "Firmware") -> None:
         """Free in pieces what the program that ran on this board before it failed has left behind."""
         ...

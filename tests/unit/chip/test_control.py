@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.fabric.test_capture import blocks
 from vhca.chip import control, orders
 from vhca.chip.control import MAX_CLIENTS, MAX_LINE_BYTES, SOCKET_NAME, ControlSocket
 from vhca.chip.orders import MAX_RULES, refusal
 from vhca.chip.rack import Rack
 from vhca.chip.rack_config import RackConfig
 from vhca.fabric import Fault
+from vhca.wire.packet import RC, SEND, Packet, Route
 
 
 def connect(path: Path, timeout_s: float = 20.0) -> socket.socket:
@@ -333,10 +335,10 @@ def test_a_capture_is_started_shown_and_stopped(rack: Rack, client: socket.socke
     file = tmp_path / "run.pcapng"
     assert ask(client, "capture_start", file=str(file), ports=["h1"], both_ends=True) == {"result": None}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    told = {"file": str(file), "packets": 0, "trouble": ""}
+    told = {"file": str(file), "packets": 0, "dropped": 0, "trouble": "", "ended": False}
     assert ask(client, "show")["result"]["capture"] == told
     assert "stop it first" in ask(client, "capture_start", file=str(tmp_path / "b.pcapng"))["error"]
-    assert ask(client, "capture_stop") == {"result": told}
+    assert ask(client, "capture_stop") == {"result": told | {"ended": True}}
     assert "no capture" in ask(client, "capture_stop")["error"]
     assert b"h1" in file.read_bytes()
     assert b"h0" not in file.read_bytes()
@@ -359,7 +361,7 @@ def test_a_capture_to_the_file_of_another_or_to_no_file_is_refused(
         ):
             assert why in ask(client, "capture_start", file=f"{tmp_path}/{name}")["error"], name
     assert "absolute" in ask(client, "capture_start", file="a.pcapng")["error"]
-    assert "list of cards" in ask(client, "capture_start", file="/a.pcapng", ports=[1])["error"]
+    assert "list of ports" in ask(client, "capture_start", file="/a.pcapng", ports=[1])["error"]
     assert '"h7"' in ask(client, "capture_start", file="/a.pcapng", ports=["h7"])["error"]
 
 
@@ -373,6 +375,88 @@ def test_a_capture_that_a_full_disk_ended_says_so(rack: Rack, client: socket.soc
     (capture,) = rack._subnet.captures.running
     capture.writer.trouble = "No space left on device"
     assert ask(client, "capture_stop")["result"]["trouble"] == "No space left on device"
+
+
+def until_eof(sock: socket.socket) -> bytes:
+    heard = b""
+    while data := sock.recv(1 << 16):
+        heard += data
+    return heard
+
+
+def loop_packets(rack: Rack, count: int) -> None:
+    """Let h0 send packets to itself."""
+    port = rack._subnet.ports["h0"]
+    for psn in range(count):
+        rack.loop.call(lambda psn=psn: port.looped(Packet(Route(1, 1), RC, SEND, 0x11, psn, bytes(64))))  # type: ignore[misc]
+
+
+def kinds(data: bytes) -> list[int]:
+    return [kind for kind, _ in blocks(data)]
+
+
+def test_a_live_capture_comes_at_once_and_ends_with_its_reader(rack: Rack) -> None:
+    with connect(rack.directory / SOCKET_NAME) as sock:
+        assert ask(sock, "capture_live", ports=["h0"]) == {"result": None}
+        heard = b""
+        for count in (1, 2, 3):
+            loop_packets(rack, 1)
+            while kinds(heard).count(6) < count:
+                heard += sock.recv(1 << 16)
+        assert kinds(heard) == [0x0A0D0D0A, 1, 1, 6, 6, 6]
+        sock.shutdown(socket.SHUT_WR)
+        heard += until_eof(sock)
+    assert kinds(heard) == [0x0A0D0D0A, 1, 1, 6, 6, 6, 5, 5]
+    assert not rack._subnet.captures.running
+
+
+def test_a_live_capture_ends_when_its_reader_dies(rack: Rack) -> None:
+    with connect(rack.directory / SOCKET_NAME) as sock:
+        ask(sock, "capture_live")
+        until(lambda: rack._subnet.captures.running)
+    until(lambda: not rack._subnet.captures.running)
+    until(lambda: len(rack._control._threads) == 1)
+
+
+def test_a_live_capture_ends_at_its_limit_and_with_the_rack(rack: Rack) -> None:
+    with connect(rack.directory / SOCKET_NAME) as sock, connect(rack.directory / SOCKET_NAME) as other:
+        ask(sock, "capture_live", packets=2)
+        ask(other, "capture_live")
+        until(lambda: len(rack._subnet.captures.running) == 2)
+        loop_packets(rack, 3)
+        assert kinds(until_eof(sock)).count(6) == 2
+        rack.stop()
+        assert kinds(until_eof(other))[-1] == 5
+
+
+def test_who_does_not_read_his_capture_holds_nobody_up(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vhca.fabric.capture_writer.QUEUE_BYTES", 1 << 16)
+    monkeypatch.setattr("vhca.fabric.capture.FLUSH_S", 0.1)
+    with connect(rack.directory / SOCKET_NAME) as idle, connect(rack.directory / SOCKET_NAME) as client:
+        ask(idle, "capture_live")
+        until(lambda: rack._subnet.captures.running)
+        (capture,) = rack._subnet.captures.running
+        deadline = time.monotonic() + 20
+        while not capture.dropped:
+            loop_packets(rack, 50)
+            assert time.monotonic() < deadline
+        began = time.monotonic()
+        assert "result" in ask(client, "counters")
+        assert time.monotonic() < began + 5
+        idle.shutdown(socket.SHUT_WR)
+        until(lambda: not rack._subnet.captures.running)
+        until(lambda: len(rack._control._threads) == 2)
+
+
+def test_so_many_captures_are_read_live(rack: Rack) -> None:
+    with contextlib.ExitStack() as stack:
+        for count in range(orders.MAX_LIVE):
+            sock = stack.enter_context(connect(rack.directory / SOCKET_NAME))
+            assert ask(sock, "capture_live") == {"result": None}
+            until(lambda count=count: len(rack._subnet.captures.running) == count + 1)
+        client = stack.enter_context(connect(rack.directory / SOCKET_NAME))
+        assert "are read live already" in ask(client, "capture_live")["error"]
+        assert "result" in ask(client, "show")
 
 
 @pytest.mark.parametrize(
@@ -438,6 +522,23 @@ def test_a_capture_that_a_full_disk_ended_says_so(rack: Rack, client: socket.soc
         b'{"order": "schedule_stop"}',
         b'{"order": "capture_start"}',
         b'{"order": "capture_start", "file": {}}',
+        b'{"order": "capture_start", "file": "/a.pcapng", "files": 2}',
+        b'{"order": "capture_start", "file": "/a.pcapng", "file_bytes": 10}',
+        b'{"order": "capture_live", "file": "/a.pcapng"}',
+        b'{"order": "capture_live", "ports": ["h0", "h9"]}',
+        b'{"order": "capture_live", "ports": [[]]}',
+        b'{"order": "capture_live", "lids": [65536]}',
+        b'{"order": "capture_live", "lids": [true]}',
+        b'{"order": "capture_live", "qpns": 3}',
+        b'{"order": "capture_live", "service": "RD"}',
+        b'{"order": "capture_live", "opcode": "FLY"}',
+        b'{"order": "capture_live", "direction": "up"}',
+        b'{"order": "capture_live", "management": 1}',
+        b'{"order": "capture_live", "management_class": 256}',
+        b'{"order": "capture_live", "seconds": 0}',
+        b'{"order": "capture_live", "seconds": NaN}',
+        b'{"order": "capture_live", "packets": 0}',
+        b'{"order": "capture_live", "snap_bytes": 1}',
     ],
 )
 def test_what_is_no_order_is_refused_with_a_sentence_and_changes_nothing(

@@ -289,8 +289,21 @@ def test_ports_to_capture_are_there(tmp_path: Path, capsys: pytest.CaptureFixtur
         ([*file, "--capture-port", "h2"], "there are h0 to h1"),
         (["--capture-port", "h0"], "name a file with --capture"),
         (["--capture-both-ends"], "name a file with --capture"),
+        (["--capture-records"], "name a file with --capture"),
     ):
         assert main(["serve", "--hcas", "2", "--dir", str(tmp_path / "d"), *words]) == status.TROUBLE
         assert complaint in capsys.readouterr().err
     options = parser().parse_args(["run", "--guests", "2", *file, "--capture-port", "h0", "--capture-port", "h1"])
     assert rack_config(options, 2).capture == CaptureConfig(tmp_path / "a.pcapng", ["h0", "h1"])
+    topology = tmp_path / "f.toml"
+    topology.write_text(
+        'switch = [{name = "leaf"}]\nhost = [{name = "n1"}, {name = "n2"}]\n'
+        'cable = [{ends = ["leaf/1", "n1/1"]}, {ends = ["leaf/2", "n2/1"]}]\n'
+    )
+    more = ["--topology", str(topology), "--capture-records"]
+    for name in ("leaf/2", "n2", "all", "h1"):
+        options = parser().parse_args(["run", "--guests", "2", *file, *more, "--capture-port", name])
+        assert rack_config(options, 2).capture == CaptureConfig(tmp_path / "a.pcapng", [name], records=True)
+    words = ["serve", "--hcas", "1", "--dir", str(tmp_path / "d"), *file, *more, "--capture-port", "leaf/3"]
+    assert main(words) == status.TROUBLE
+    assert "there is no port leaf/3" in capsys.readouterr().err

@@ -338,7 +338,7 @@ def test_captures(
     rack: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["capture", "start", "a.pcapng", "--capture-port", "h1", "--capture-both-ends"]) == status.OK
+    assert main(["capture", "start", "a.pcapng", "--port", "h1", "--both-ends", "--file-size", "2M"]) == status.OK
     (capture,) = rack._subnet.captures.running
     assert capture.name == str(tmp_path / "a.pcapng")
     assert main(["fabric", "show"]) == status.OK

@@ -49,7 +49,7 @@ class Gate:
 
 def test_a_slow_disk_costs_packets_and_they_are_counted(tmp_path: Path) -> None:
     gate = Gate()
-    capture = Capture(Writer(gate, most_bytes=2000), lambda: 7)
+    capture = Capture(Writer(gate, most_bytes=2000).start(), lambda: 7)
     interface = capture.interface("h0")
     assert gate.reached.wait(20)
     packet = Packet(Route(2, 1), RC, SEND, 0x11, 1, bytes(400))
@@ -77,7 +77,7 @@ def test_a_slow_disk_costs_packets_and_they_are_counted(tmp_path: Path) -> None:
 
 def test_a_disk_that_never_answers_is_left_alone() -> None:
     gate = Gate()
-    writer = Writer(gate)
+    writer = Writer(gate).start()
     assert gate.reached.wait(20)
     writer.put(a_block())
     assert not writer.flush(0.05)
@@ -90,7 +90,7 @@ def test_a_disk_that_never_answers_is_left_alone() -> None:
 
 
 def test_a_file_that_cannot_grow_ends_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    writer = Writer(File(Path("/dev/full")))
+    writer = Writer(File(Path("/dev/full"))).start()
     assert writer.wait_ended(20)
     assert not writer.put(a_block())
     writer.end(a_block())
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_grow_ends_with_one_line(caplog: pytest.LogCaptureFix
 
 def test_a_ring_keeps_the_last_files_and_each_can_be_read(tmp_path: Path) -> None:
     file = File(tmp_path / "run.pcapng", Ring(4096, 3), now=lambda: 1_800_000_000.0)
-    writer = Writer(file)
+    writer = Writer(file).start()
     writer.declare(DECLARED)
     for number in range(200):
         assert writer.put(a_block(number))
@@ -140,7 +140,7 @@ def test_a_reader_gets_packets_at_once() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.settimeout(20)
-        writer = Writer(Stream(ours, "reader"))
+        writer = Writer(Stream(ours, "reader")).start()
         assert theirs.recv(4096) == pcapng.section()
         writer.declare(DECLARED)
         writer.put(a_block())
@@ -157,7 +157,7 @@ def test_a_reader_gets_packets_at_once() -> None:
 def test_a_reader_who_has_gone_ends_the_capture(caplog: pytest.LogCaptureFixture) -> None:
     ours, theirs = socket.socketpair()
     with ours:
-        writer = Writer(Stream(ours, "reader"))
+        writer = Writer(Stream(ours, "reader")).start()
         theirs.recv(4096)
         theirs.close()
         while writer.put(a_block()):
@@ -170,7 +170,7 @@ def test_a_reader_who_has_gone_ends_the_capture(caplog: pytest.LogCaptureFixture
 def test_a_reader_who_reads_nothing_costs_packets_only() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        writer = Writer(Stream(ours, "reader"), most_bytes=10_000)
+        writer = Writer(Stream(ours, "reader"), most_bytes=10_000).start()
         deadline = time.monotonic() + 20
         while True:
             while writer.put(a_block(0, 1000)):
