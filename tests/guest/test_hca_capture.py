@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.cards import moved
+from tests.guest.cards import load, moved, unload, wait_for
+from tests.support.wire_crc import whole_packets, wrong_crcs
 from vhca.fabric import Fault
 from vhca.lab import Cache, Guest, Lab, Progress
 from vhca.lab.perftest import DEVICE, perftest, pingpong, run_exchange, wait_port_active
@@ -123,3 +124,52 @@ def test_a_write_of_64_kib_is_sixteen_packets_and_an_acknowledgement(
         assert sent == ["6", *["7"] * 14, "8"]
         answers = [psn for name, opcode, psn in rows if (name, opcode) == ("h0", "17") and psn in message]
         assert answers == [str(first + 15 & 0xFFFFFF)]
+
+
+def test_bring_up_ip_connections_and_rdma_with_what_the_cards_do(
+    lab: Lab, guest_pair: tuple[Guest, Guest], tshark: Tshark, tmp_path: Path
+) -> None:
+    """The whole story in one capture: tshark reads every frame, every CRC is right, and records stand in order."""
+    server, client = guest_pair
+    unload(server)
+    path = tmp_path / "story.pcapng"
+    with lab.fabric.capture(path, records=True) as capture:
+        load(server)
+        wait_port_active(client)
+        for guest in guest_pair:
+            script = f"modprobe ib_ipoib && ip addr replace 10.9.1.{guest.index + 1}/24 dev ib0 && ip link set ib0 up"
+            guest.run(["sh", "-c", script], check=True)
+        client.run(["ping", "-c", "3", "-W", "10", "10.9.1.1"], check=True)
+        listening = server.popen(["rping", "-s", "-a", "10.9.1.1", "-p", "7175", "-C", "3", "-S", "512"])
+        wait_for(lambda: "LISTEN" in server.run(["rdma", "resource", "show", "cm_id"], check=True).stdout)
+        done = client.run(["rping", "-c", "-a", "10.9.1.1", "-p", "7175", "-C", "3", "-V", "-S", "512"])
+        assert done.returncode == 0, done.stderr
+        listening.wait(20)
+        ends = run_exchange(*guest_pair, perftest("ib_write_bw", 10000, 20), next(_ports))
+        assert [end.returncode for end in ends] == [0, 0], ends
+    assert (capture.dropped, capture.trouble) == (0, "")
+    names = ("_ws.malformed", "frame.interface_name", "frame.time_epoch", "infiniband.bth.opcode")
+    rows = tshark.fields(path, *names, "json.member_with_value", "infiniband.mad.mgmtclass", "infiniband.cm.req")
+    assert frame_trouble(rows) == []
+    assert len(rows) == capture.packets
+    times = [row["frame.time_epoch"] for row in rows]
+    assert times == sorted(times)
+    packets = [row for row in rows if row["infiniband.bth.opcode"]]
+    records = [row for row in rows if row["json.member_with_value"]]
+    assert len(packets) + len(records) == len(rows)
+    assert {row["frame.interface_name"] for row in records} == {"h0-card", "h1-card"}
+    # CRCs, by an implementation of the tests
+    assert [trouble for trouble in map(wrong_crcs, whole_packets(path.read_bytes())) if trouble] == []
+    # bring-up, IP, connections, RDMA: all of it is there
+    classes = Counter(row["infiniband.mad.mgmtclass"] for row in packets)
+    assert all(classes[name] for name in ("0x81", "0x03", "0x07")), classes
+    assert any(row["infiniband.cm.req"] for row in packets)
+    assert sum(1 for row in packets if row["infiniband.bth.opcode"] == "8") >= 20
+    words = Counter(member for row in records for member in row["json.member_with_value"].split(","))
+    for member in (
+        "op:ENABLE_HCA", "op:CREATE_EQ", "op:CREATE_CQ", "op:CREATE_MKEY", "op:RTR2RTS_QP", "status:OK",
+        "queue:SQ", "queue:CQ", "queue:EQ", "record:send", "record:receive", "record:completion", "record:event",
+        "record:interrupt", "opcode:RDMA_WRITE", "opcode:RESP_SEND", "type:COMP", "type:CMD",
+    ):  # fmt: skip
+        assert words[member], member
+    assert words["opcode:RDMA_WRITE"] >= 20
