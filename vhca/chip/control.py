@@ -98,7 +98,7 @@ class ControlSocket:
             for thread, sock in threads:
                 if thread.is_alive():
                     with contextlib.suppress(OSError):
-                        sock.shutdown(way)
+                        sock.shutdown(socket.SHUT_RDWR if sock is self._listener else way)
             deadline_s = time.monotonic() + timeout_s / 2
             for thread, _ in threads:
                 thread.join(max(0.0, deadline_s - time.monotonic()))
