@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -81,7 +82,7 @@ def pass_on(sock: socket.socket, output: int) -> bytes:
     before = {number: signal.signal(number, ask_to_end) for number in (signal.SIGINT, signal.SIGTERM)}
     tail = bytearray()
     try:
-        while data := sock.recv(_CHUNK):
+        while data := _next(sock, output):
             view = memoryview(data)
             while view:
                 view = view[os.write(output, view) :]
@@ -92,6 +93,20 @@ def pass_on(sock: socket.socket, output: int) -> bytes:
         for number, handler in before.items():
             signal.signal(number, handler)
     return bytes(tail)
+
+
+def _next(sock: socket.socket, output: int) -> bytes:
+    """What comes next; who reads our output may go while nothing comes.
+
+    :raises BrokenPipeError: he has.
+    """
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    poll.register(output, 0)
+    for descriptor, _ in poll.poll():
+        if descriptor == output:
+            raise BrokenPipeError
+    return sock.recv(_CHUNK)
 
 
 def summary(tail: bytes) -> tuple[int, int] | None:
