@@ -10,10 +10,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import networkx
 import pytest
 
 from vhca.chip.orders import ToolPlace
@@ -21,9 +22,11 @@ from vhca.chip.rack import Rack
 from vhca.chip.rack_config import RackConfig
 from vhca.cli.main import main
 from vhca.fabric import netdiscover, shapes
+from vhca.fabric.topology import Topology
 from vhca.ibsim.counters import ToolCount
 from vhca.lab import Cache, LabError, Progress
 from vhca.lab.host_tools import HostTools, find_host_tools, remove_left_sysfs
+from vhca.management.link_speed import LinkSpeed
 
 TREE = shapes.fat_tree(16, radix=8, levels=2)
 HOSTS, SWITCHES = len(TREE.hosts), len(TREE.switches)
@@ -254,3 +257,85 @@ def test_exec_runs_a_tool_on_a_running_fabric(desk: Desk, tree_file: Path, capfd
     ):
         assert main(["fabric", "exec", *rack, *words]) == 125
         assert text in capfd.readouterr().err
+
+
+# ---- against the simulator itself ----
+
+
+def graph(printed: str) -> networkx.Graph:
+    """What ibnetdiscover printed: nodes are (node GUID, port), an edge is a cable with its speed."""
+    found = networkx.Graph()
+    for ends, speed in netdiscover.read(printed).links():
+        found.add_edge(*ends, speed=str(speed))
+    return found
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        pytest.param(TREE, id="fat tree"),
+        pytest.param(shapes.torus((3, 3), 9), id="torus"),
+        pytest.param(shapes.ring(5, 7, link=LinkSpeed(4, "HDR")), id="ring"),
+    ],
+)
+def test_the_simulator_and_we_show_a_tool_the_same_graph(topology: Topology, tools: HostTools, tmp_path: Path) -> None:
+    """What ibnetdiscover prints on our fabric, and under ibsim on the same file."""
+    (tmp_path / "net").write_text(netdiscover.write(topology))
+    name = f"vhca-test-{os.getpid()}"
+    command = [str(tools.program("ibsim")), "-s", "-n", "net"]
+    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "IBSIM_SOCKNAME": name}) as simulator:
+        try:
+            wait_for_name(f"@{name}:ctl")
+            environment = {**os.environ, **tools.environment(name, topology.hosts[0].description, tmp_path)}
+            program = tools.program("ibnetdiscover")
+            done = subprocess.run([program], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        finally:
+            simulator.kill()
+    assert done.returncode == 0, done.stderr
+    with Rack([], tmp_path, RackConfig(logs=False, topology=topology)) as rack:
+        status, ours = Desk(rack, tools, tmp_path, settle(rack)).run("ibnetdiscover")
+    assert status == 0, ours
+    assert networkx.utils.graphs_equal(graph(ours), graph(done.stdout))
+    assert graph(ours).number_of_edges() == len(topology.cables)
+
+
+def wait_for_name(name: str) -> None:
+    deadline_s = time.monotonic() + 20
+    while name not in Path("/proc/net/unix").read_text():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+# ---- OpenSM on the host as the manager ----
+
+
+@pytest.fixture
+def open_fabric(tools: HostTools, tmp_path: Path) -> Iterator[Desk]:
+    """A fabric on which others may be managers, too."""
+    with Rack([], tmp_path, RackConfig(logs=False, topology=TREE, mkey=0, heirs="any")) as rack:
+        yield Desk(rack, tools, tmp_path, settle(rack, "h3"))
+
+
+def test_opensm_takes_over_and_gives_back(open_fabric: Desk) -> None:
+    other = Desk(open_fabric.rack, open_fabric.tools, open_fabric.folder, settle(open_fabric.rack, "h9"))
+    lid = open_fabric.rack.loop.call(lambda: open_fabric.rack._subnet.tool_node("h3").port_info(0).lid)
+    manager = open_fabric.start("opensm -p 14 -f opensm.log -d 2")
+    log = open_fabric.folder / "opensm.log"
+    try:
+        wait_until(lambda: log.exists() and "SUBNET UP" in log.read_text())
+        wait_until(lambda: f"sm lid {lid} " in other.run("sminfo")[1])
+        assert "SMINFO_MASTER" in other.run("sminfo")[1]
+        for line in ("saquery -c", "saquery --src-to-dst 2:9", "ibtracert 2 9", "ibnetdiscover"):
+            status, out = other.run(line)
+            assert status == 0, out
+    finally:
+        manager.terminate()
+        manager.communicate(timeout=60)
+    wait_until(lambda: f"sm lid {lid} " not in other.run("sminfo")[1] and "MASTER" in other.run("sminfo")[1])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)

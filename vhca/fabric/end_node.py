@@ -270,12 +270,11 @@ class EndNode:
 
     def _take_smp(self, port: EndPort, packet: Packet) -> None:
         mad = packet.payload
-        if not for_agent(mad):
-            if port.programs is not None and port.programs.take(packet):
-                return
-            if not is_asked(mad):
-                return
-            # There is no manager here: the agent says so.
+        if port.programs is not None and port.programs.take(packet):
+            return
+        if not for_agent(mad) and not is_asked(mad):
+            return
+        # Who asks for a manager where none is is told so by the agent.
         answer = self.answer_smp(port, mad, packet.route.slid)
         if answer is not None:
             port.answer(smp_reply(packet, answer, port.info.lid))

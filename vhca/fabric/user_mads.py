@@ -71,6 +71,10 @@ Key = tuple[int, int]
 """Management class and transaction number of a request that was sent."""
 
 
+def _key_of(mad: bytes) -> Key:
+    return mad[1], int.from_bytes(mad[8:16], "big")
+
+
 class UserMads:
     """The programs at one port; `key_of` tells the M_Key of the node that a request goes to, by its DLID."""
 
@@ -155,7 +159,8 @@ class UserMads:
         sent = mad
         if not returning and mad[1] in SMP_CLASSES and mad[_KEY] == _NO_KEY:
             sent = mad[:24] + self._key_of(mad, dlid).to_bytes(8, "big") + mad[32:]
-        if returning or not is_answered(mad[3]):
+        # A trap is answered by a TrapRepress.
+        if returning or not (is_answered(mad[3]) or mad[3] == madwire.METHOD_TRAP):
             self._transmit(sent, dlid, dqp, sqp)
             return
         number = self._users[user]
@@ -234,9 +239,11 @@ class UserMads:
         mad = packet.payload
         mgmt_class = mad[1]
         if mgmt_class in SMP_CLASSES:
-            if for_agent(mad):
+            returning = mad[3] & madwire.METHOD_RESPONSE or (
+                mad[3] == madwire.METHOD_TRAP_REPRESS and _key_of(mad) in self._asked
+            )
+            if not returning and for_agent(mad):
                 return False
-            returning = mad[3] & madwire.METHOD_RESPONSE
         else:
             returning = mad[3] & madwire.METHOD_RESPONSE
             if mgmt_class == madwire.CLASS_PERF and not returning:
@@ -265,11 +272,11 @@ class UserMads:
 
     def _answered(self, packet: Packet) -> None:
         mad = packet.payload
-        tid = int.from_bytes(mad[8:16], "big")
-        asked = self._asked.get((mad[1], tid))
+        key = _key_of(mad)
+        asked = self._asked.get(key)
         if asked is None or mad[16:18] != asked.mad[16:18]:
             return
-        del self._asked[mad[1], tid]
+        del self._asked[key]
         self._counts[asked.user] -= 1
         # The program's own number and key, and for one by directed route no hop left.
         mad = mad[:8] + asked.mad[8:16] + mad[16:]

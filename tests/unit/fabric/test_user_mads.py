@@ -226,6 +226,17 @@ def test_a_manager_gets_what_is_for_managers_and_the_port_says_so(desk: Desk) ->
     assert not desk.node.port_info(0).capability_mask & w.CAP_IS_SM
 
 
+def test_a_trap_of_a_program_is_answered_by_its_repression(desk: Desk) -> None:
+    program = Program(desk.node)
+    trap = program.by_lid(m.ATTR_NOTICE, method=m.METHOD_TRAP, data=bytes((0x81, 0, 0, 1, 0, 144)).ljust(64, b"\0"))
+    program.send(trap, desk.fabric.manager.lid)
+    desk.run()
+    [(mad, slid, _, _, status)] = program.got
+    assert (Smp.from_bytes(mad).method, mad[8:16], slid, status) == (
+        m.METHOD_TRAP_REPRESS, trap.to_bytes()[8:16], desk.fabric.manager.lid, 0,
+    )  # fmt: skip
+
+
 def test_the_manager_in_the_switch_asks_the_one_at_tools_and_is_answered(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
