@@ -91,7 +91,7 @@ class SwitchPort(PortState):
         self.admits: frozenset[int] | None = None
         self.emits: frozenset[int] | None = None
         # Since when data waits for this cable, and from when on that is not counted.
-        self._stuck_since_ns: int | None = None
+        self.stuck_since_ns: int | None = None
         self._uncounted_ns = 0
         # Packets that were given up one behind the other, and until when all are (VLStallCount).
         self._given_up = self._stalled_until_ns = 0
@@ -211,25 +211,25 @@ class SwitchPort(PortState):
 
     def waits(self, now_ns: int) -> bool:
         """Data is to leave here, and the cable is full: it waits; False if it has waited too long (HOQLife)."""
-        if self._stuck_since_ns is None:
-            self._stuck_since_ns = self._uncounted_ns = now_ns
+        if self.stuck_since_ns is None:
+            self.stuck_since_ns = self._uncounted_ns = now_ns
         return not self.expired(now_ns)
 
     def expired(self, now_ns: int) -> bool:
         """Tell whether what is to leave here next is to be dropped, if the cable is still full (18.2.5.4)."""
-        since_ns, life = self._stuck_since_ns, self.info.hoq_life
+        since_ns, life = self.stuck_since_ns, self.info.hoq_life
         if since_ns is None or life > MAX_HOQ_LIFE:
             return False
         return now_ns < self._stalled_until_ns or now_ns - since_ns >= 4096 << life
 
     def waits_no_more(self) -> None:
         """What waited may have been lost with the cable of its arrival; if not, it begins anew."""
-        self._stuck_since_ns = None
+        self.stuck_since_ns = None
         self._given_up = 0
 
     def give_up(self, now_ns: int) -> None:
         """What was to leave here next is dropped: the next one has its own time, unless too many had none left."""
-        self._stuck_since_ns = now_ns
+        self.stuck_since_ns = now_ns
         self._given_up += 1
         if self._given_up == self.info.vl_stall_count:
             self._given_up = 0
@@ -238,16 +238,16 @@ class SwitchPort(PortState):
     def settle_wait(self, now_ns: int) -> None:
         """Count how long data has waited up to now (PortXmitWait); a cable that takes time counts by itself."""
         line = self.end.line if self.end is not None else None
-        if self._stuck_since_ns is not None and not (line is not None and line.config.timed):
+        if self.stuck_since_ns is not None and not (line is not None and line.config.timed):
             ticks = max(0, now_ns - self._uncounted_ns) // TICK_NS
             self.counters.xmit_wait += ticks
             self._uncounted_ns += ticks * TICK_NS
 
     def transmit(self, packet: Packet, words: int) -> None:
         """Count a departure and put the packet on the cable."""
-        if self._stuck_since_ns is not None and packet.route.vl != MANAGEMENT_VL:
+        if self.stuck_since_ns is not None and packet.route.vl != MANAGEMENT_VL:
             self.settle_wait(self.switch.now_ns())
-            self._stuck_since_ns = None
+            self.stuck_since_ns = None
             self._given_up = 0
         self.counters.sent(packet, words)
         if self.end is not None:

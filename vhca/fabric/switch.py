@@ -20,6 +20,7 @@ from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
 from vhca.management.packets import gmp_reply, is_gmp
 from vhca.management.performance import data_words
+from vhca.management.port_state import LANES
 from vhca.management.subnet import SMP_CLASSES, for_agent, is_asked
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
@@ -204,12 +205,12 @@ class Switch(SwitchState):
             self._bad_pkey(out, packet)
             return
         route = packet.route
-        vl = out.lane(port.number, route.sl)
+        vl = out.sl_to_vl.get(port.number, LANES)[route.sl]
         if vl >= out.data_vls:
             port.counters.vl_mapping_errors += packet.count
             self._relay_error(port, packet, Drop.SL_TO_VL)
             return
-        if out.full and out.expired(self._now_ns()):
+        if out.stuck_since_ns is not None and out.full and out.expired(self._now_ns()):
             counters.xmit_discards += packet.count
             counters.hoq_discards += packet.count
             out.drop(packet, Drop.HOQ)
