@@ -17,7 +17,7 @@ from vhca.wire.mad import Smp
 from vhca.wire.notices import notice
 
 KINDS: Final = 8
-"""Traps that wait at one port, of different numbers or places."""
+"""Traps that wait at one port, of different numbers or places; one place is left for a change of a link."""
 TIMES: Final = 10
 """How often a trap is sent that nobody represses."""
 AT_ONCE: Final = 8
@@ -60,7 +60,8 @@ class Notices:
     def post(self, number: int, producer: int, details: Layout, now_ns: int, place: int = 0) -> None:
         """Something happened: tell the manager soon. It replaces what waits of the same number and place."""
         key = (number, place)
-        if key not in self._traps and len(self._traps) >= KINDS:
+        room = KINDS - (number != madwire.TRAP_LINK_STATE_CHANGE)
+        if key not in self._traps and len(self._traps) >= room:
             return
         self._tid += 1
         self._traps.pop(key, None)

@@ -5,13 +5,23 @@ import pytest
 from firmware.port_view import VIOLATIONS_MAX
 from tests.packets import packet_of
 from tests.support.driver import Driver
+from vhca.management.notices import AT_ONCE, TIMES
 from vhca.management.performance import PortCounters
 from vhca.wire import smp
 from vhca.wire.connectx import cmd
 from vhca.wire.connectx.cmd import Op
 from vhca.wire.connectx.wqe import CtrlSegment, DatagramSegment, WqeOpcode
-from vhca.wire.mad import TRAP_LINK_INTEGRITY, Notice, Smp
-from vhca.wire.packet import MULTICAST_LID_FIRST, SEND, UD
+from vhca.wire.mad import (
+    METHOD_TRAP,
+    METHOD_TRAP_REPRESS,
+    TRAP_BAD_PKEY,
+    TRAP_BAD_QKEY,
+    TRAP_LINK_INTEGRITY,
+    Notice,
+    Smp,
+)
+from vhca.wire.notices import KeyDetails
+from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, SEND, UD, Route
 
 LID, PEER = 7, 9
 QKEY = 5
@@ -147,3 +157,66 @@ def test_what_the_cable_noticed_and_damaged_packets_are_counted_and_the_manager_
     assert (card.counters.rcv_errors, card.counters.local_link_integrity_errors) == (threshold + 1, 1)
     notice = Notice.from_bytes(Smp.from_bytes(card.driver.cable.packets[0].payload).data.ljust(80, b"\0"))
     assert notice.trap_number == TRAP_LINK_INTEGRITY
+
+
+class Told:
+    """The traps that a card has sent, and its time."""
+
+    def __init__(self, card: DatagramCard) -> None:
+        self._driver = card.driver
+        self._seen = 0
+
+    def new(self) -> list[Smp]:
+        packets = self._driver.cable.packets[self._seen :]
+        self._seen += len(packets)
+        assert all((packet.route, packet.dest_qp) == (Route(1, LID, 0, MANAGEMENT_VL), 0) for packet in packets)
+        return [Smp.from_bytes(packet.payload) for packet in packets]
+
+    def later(self, seconds: float) -> list[Smp]:
+        """Let time pass, deadline by deadline; gives what was sent."""
+        board, clock = self._driver.board, self._driver.clock
+        end = clock.now_ns() + int(seconds * 1e9)
+        while (deadline := board.next_deadline()) is not None and deadline <= end:
+            clock.advance(max(0, deadline - clock.now_ns()))
+            board.run_timers(clock.now_ns())
+            self._driver.run_deferred()
+        clock.advance(end - clock.now_ns())
+        return self.new()
+
+
+@pytest.mark.parametrize(
+    ("fields", "trap", "key"),
+    [({"qkey": QKEY + 1}, TRAP_BAD_QKEY, QKEY + 1), ({"pkey": 0x8123}, TRAP_BAD_PKEY, 0x8123)],
+)
+def test_the_manager_hears_of_wrong_keys_until_it_says_so(
+    card: DatagramCard, fields: dict[str, int], trap: int, key: int
+) -> None:
+    told = Told(card)
+    card.receive(src_qp=0x55, sl=3, **fields)
+    (first,) = told.new()
+    details = KeyDetails.from_bytes(first.data)
+    assert (first.method, Notice.from_bytes(first.data + bytes(16)).trap_number) == (METHOD_TRAP, trap)
+    assert (details.lid1, details.lid2, details.key, details.sl) == (PEER, LID, key, 3)
+    assert (details.qp1, details.qp2, details.gid1) == (0x55, card.qpn, bytes(16))
+    again = told.later(2.5)
+    assert [smp.tid for smp in again] == [first.tid] * 2
+    first.method = METHOD_TRAP_REPRESS
+    repress = packet_of(dlid=LID, slid=1, service=UD, op=SEND, dest_qp=0, psn=0, payload=first.to_bytes(), vl=15)
+    card.driver.board.packet_in(1, repress)
+    card.driver.run_deferred()
+    assert told.later(60) == []
+    assert card.driver.board.counters()["smp_traps"] == 3
+
+
+def test_a_flood_of_wrong_keys_makes_few_traps_and_ends(card: DatagramCard) -> None:
+    told = Told(card)
+    for _ in range(300):
+        card.receive(qkey=QKEY + 1)
+        card.receive(pkey=0x8123)
+    assert len(told.new()) == AT_ONCE
+    assert len(told.later(60)) <= 2 * TIMES
+    assert told.later(600) == []
+    # A card without a manager tells nobody.
+    card.info.sm_lid = 0
+    card.receive(qkey=QKEY + 1)
+    assert told.later(60) == []
