@@ -101,6 +101,9 @@ bench-fairness: $(STAMP) ## how long an idle card's register access waits while 
 bench-sweep: $(STAMP) ## how long the subnet manager takes for 100, 1,000 and 5,000 simulated hosts
 	$(BIN)/python -m tests.bench.bench_sweep
 
+bench-trunk: $(STAMP) ## two guests on one rack and on two, and a sweep in one rack and in two (two minutes)
+	$(BIN)/python -m tests.bench.bench_trunk
+
 bench-doorbells: $(STAMP) ## what a doorbell costs by message and in mapped memory, in guests (needs a C compiler)
 	$(BIN)/python -m tests.bench.bench_doorbells
 

@@ -13,6 +13,7 @@ from vhca.fabric.counters import CableDrop, Drop, PortCount
 from vhca.ibsim.counters import ToolCount
 from vhca.management.counters import PerfCount, PerfCountOf
 from vhca.subnet.counters import DirectoryCount, DirectoryCountOf, ManagerCount
+from vhca.trunk.counters import TrunkCount
 from vhca.vfio_user.counters import ServerCount
 
 HEAD = """\
@@ -54,6 +55,7 @@ SECTIONS = (
     Section("Packets dropped at the port of a card", FABRIC, "CARD.dropped.", Drop),
     Section("Packets dropped by the switch, all ports", FABRIC, "switch.dropped.", Drop),
     Section("Packets lost on the cable of a card", FABRIC, "CARD.dropped.cable_", CableDrop),
+    Section("A trunk to another rack, at its end here", FABRIC, "trunk.NAME.", TrunkCount),
     Section("Tools of the host", FABRIC, "tools.", ToolCount),
     Section("The subnet manager", FABRIC, "sm.", ManagerCount),
     Section("Subnet administration", FABRIC, "sa.", DirectoryCount, DirectoryCountOf),

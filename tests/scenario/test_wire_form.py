@@ -4,14 +4,14 @@ import pytest
 
 from tests.scenario.tools import under_way
 from tests.scenario.world import ST_RC, ST_UC, World, pair
-from vhca.wire.burst import decode_burst, encode_burst
 from vhca.wire.connectx.wqe import WqeOpcode
 from vhca.wire.packet import Packet
+from vhca.wire.trunk import decode_packet, encode_packet
 
 
 def as_bytes(packet: Packet) -> list[Packet]:
     """The cable between two processes."""
-    return [decode_burst(encode_burst(packet))]
+    return [decode_packet(encode_packet(packet))]
 
 
 def conversation(service: int, cable: bool) -> tuple[list[tuple[int, int]], bytes, bytes, list[str]]:

@@ -17,6 +17,7 @@ COUNTS = {
     "docs/fabric.md": (8, 0),
     "docs/capture.md": (3, 2),
     "docs/topologies.md": (5, 0),
+    "docs/cluster.md": (1, 1),
     "docs/runs.md": (3, 2),
     "docs/kernel-debugging.md": (10, 1),
     "docs/ci.md": (6, 1),

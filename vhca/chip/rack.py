@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vhca.chip.board import Board
 from vhca.chip.card import Card, CardFunction, load_firmware
@@ -37,6 +37,10 @@ from vhca.sim.loop import Loop, LoopEnded
 from vhca.sim.watchdog import Watchdog
 from vhca.vfio_user.connection import Connection
 from vhca.wire.smp import PORT_ACTIVE, mtu_code
+
+if TYPE_CHECKING:
+    from vhca.trunk.rack_file import RackShare
+    from vhca.trunk.sockets import Trunks
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +83,34 @@ def _choice(config: CaptureConfig) -> CaptureChoice:
     )
 
 
+def _at_home(cards: Sequence[CardConfig], share: "RackShare") -> list[CardConfig]:
+    """Cards in the places that the rack file gives them."""
+    hosts = share.file.racks[share.name].cards
+    if len(cards) != len(hosts):
+        raise RackError(f"{len(cards)} cards, and the rack file says {len(hosts)} of {share.name}")
+    return [replace(card, host=host) for card, host in zip(cards, hosts, strict=True)]
+
+
+def _trunks(loop: Loop, subnet: Fabric, share: "RackShare") -> "Trunks":
+    try:
+        from vhca.trunk.sockets import TrunkError, Trunks
+    except ImportError as error:
+        raise RackError(f"trunks need pyzmq ({error}): pip install 'vhca[trunk]'") from error
+    try:
+        return Trunks(loop, subnet, share.file, share.name, share.keys)
+    except TrunkError as error:
+        raise RackError(str(error)) from error
+
+
+def _open(trunks: "Trunks") -> None:
+    from vhca.trunk.sockets import TrunkError
+
+    try:
+        trunks.open()
+    except TrunkError as error:
+        raise RackError(str(error)) from error
+
+
 def card_of(frame: FrameType) -> str | None:
     """Name of the card, or path of the socket, in whose step a stack frame is."""
     owner = frame.f_locals.get("self")
@@ -103,6 +135,10 @@ class Rack:
     def __init__(self, cards: int | Sequence[CardConfig], directory: Path, config: RackConfig | None = None) -> None:
         wanted = [CardConfig()] * cards if isinstance(cards, int) else list(cards)
         self.config = config if config is not None else RackConfig()
+        share = self.config.share
+        if share is not None:
+            wanted = _at_home(wanted, share)
+            self.config = replace(self.config, topology=share.file.topology)
         if self.config.topology is None and len(wanted) > MAX_CARDS:
             raise RackError(f"{len(wanted)} cards: one switch joins them, and it has {MAX_CARDS} ports at most")
         self.directory = Path(directory)
@@ -113,7 +149,9 @@ class Rack:
             self.loop.call_soon,
             self.loop.clock,
             # One more than cards, for a host's tools.
-            num_ports=min(max(LEAST_PORTS, len(wanted) + 1), MAX_CARDS),
+            num_ports=min(max(LEAST_PORTS, (len(wanted) if share is None else share.file.card_count) + 1), MAX_CARDS),
+            local=None if share is None else share.file.racks[share.name].switches,
+            managed=share is None or share.file.manager == share.name,
             mkey=self.config.mkey,
             topology=self.config.topology,
             routing=self.config.routing,
@@ -128,6 +166,7 @@ class Rack:
         )
         self.fabric = LiveFabric(self.loop, self._subnet, self._tool_counters)
         self.loop.add_timer_source(self._subnet)
+        self._trunks = None if share is None else _trunks(self.loop, self._subnet, share)
         self._handlers: list[tuple[logging.Logger, logging.Handler]] = []
         self._capture: Capture | None = None
         self._running = False
@@ -239,6 +278,8 @@ class Rack:
                     raise RackError(f"capture: there is no port {error.args[0]}") from error
             if self.config.tools is not None:
                 self._open_tools(self.config.tools)
+            if self._trunks is not None:
+                _open(self._trunks)
         except BaseException:
             for card in self.hcas:
                 card.stop()
@@ -276,6 +317,8 @@ class Rack:
                 card.stop()
             if self._tools is not None:
                 self._tools.close()
+            if self._trunks is not None:
+                self._trunks.close()
             self._subnet.close()
 
         with contextlib.suppress(TimeoutError, LoopEnded):

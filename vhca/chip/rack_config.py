@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vhca.fabric.line import LineConfig
     from vhca.fabric.topology import Topology
     from vhca.subnet.partitions import Partitions
+    from vhca.trunk.rack_file import RackShare
 
 MTUS: Final = (2048, 4096)
 """Of a port, in bytes. IPoIB's broadcast group has that of the smallest: all ports of a subnet must be able to join."""
@@ -124,6 +125,8 @@ class RackConfig:
         that the other one knows. None: ours is master whatever the others say.
     :ivar sm_priority: of our subnet manager, 0 to 15; None: 14, or 1 if there are heirs.
     :ivar capture: what to record.
+    :ivar share: what this rack is of a fabric that several hosts make together; then it brings the topology, and there
+        are as many cards as it says. See docs/cluster.md.
     :ivar lines: what cables take of time and bits, by their names; see :mod:`vhca.fabric.cables` for those.
     :ivar tools: a name of sockets (`IBSIM_SOCKNAME`) at which programs of this user attach under libumad2sim; None:
         there are none until somebody asks for them. See docs/fabric.md.
@@ -136,6 +139,7 @@ class RackConfig:
     topology: "Topology | None" = None
     routing: Engine = "min-hop"
     capture: CaptureConfig | None = None
+    share: "RackShare | None" = None
     lines: "Mapping[str, LineConfig]" = field(default_factory=dict)
     tools: str | None = None
     lmc: int = 0

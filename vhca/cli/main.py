@@ -28,6 +28,7 @@ from vhca.cli.commands import (
     fault,
     fetch,
     guest,
+    rack,
     run,
     serve,
     shell,
@@ -35,7 +36,7 @@ from vhca.cli.commands import (
     validate,
 )
 
-_COMMANDS = (demo, run, shell, validate, serve, fabric, fault, capture, guest, tshark, doctor, fetch)
+_COMMANDS = (demo, run, shell, validate, serve, rack, fabric, fault, capture, guest, tshark, doctor, fetch)
 _DESCRIPTION = """\
 The open virtual ConnectX HCA: InfiniBand adapters in software, for the unmodified mlx5 drivers of Linux guests.
 

@@ -53,6 +53,8 @@ class Cables:
         # Orders to a cable end the flapping that was ordered before.
         self._orders: dict[Link, int] = {}
         self._lines: dict[Link, LineConfig] = {}
+        # Those whose end `a` leads to another rack.
+        self.halves: set[Link] = set()
 
     # ---- names ----
 
@@ -150,7 +152,8 @@ class Cables:
         self._lines[link] = config
         if config == PLAIN:
             del self._lines[link]
-        for end in (link.a, link.b):
+        # Of a trunk's half only what this rack sends takes time here; what comes has taken it in the other rack.
+        for end in (link.b,) if link in self.halves else (link.a, link.b):
             end.set_line(config, self._seed_of(end))
 
     def _seed_of(self, end: LinkEnd) -> int:

@@ -129,6 +129,8 @@ def _cables(fabric: Fabric, start: int, stop: int | None) -> Iterator[ChartCable
 
 
 def _health(ports: Sequence[SwitchPort]) -> tuple[str, int]:
+    if not ports:
+        return PLANNED, 0  # it is in another rack
     state = min(port.state for port in ports)
     return _STATES.get(state, "?"), sum(_errors(port.counters) for port in ports)
 
@@ -153,6 +155,8 @@ def route(fabric: Fabric, source: str, target: str) -> list[str]:
     lid, here, way = lids[target], topology.nodes[source], list[str]()
     while here.name != target:
         if here.kind == "switch":
+            if here.name not in fabric.switches:
+                raise TopologyError(f"the way from {source} to {target} goes on in another rack, at {here.name}")
             number = fabric.switches[here.name].lft[lid] if lid else smp.NO_PORT
         else:
             number = next((number for number, _, _ in topology.ends(here)), smp.NO_PORT)

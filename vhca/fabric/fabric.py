@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from vhca.counting import shown
 from vhca.fabric.cables import Cables, CableStatus
@@ -20,7 +20,7 @@ from vhca.fabric.captures import CaptureChoice, Captures
 from vhca.fabric.counters import Drop
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import Direction, Fault
-from vhca.fabric.line import LineConfig
+from vhca.fabric.line import PLAIN, LineConfig
 from vhca.fabric.link import CallLater, Link
 from vhca.fabric.plant import Plant
 from vhca.fabric.schedule import Player, Schedule
@@ -85,12 +85,19 @@ class PortStatus:
     hits: int
 
 
+class Counting(Protocol):
+    """What leads to another rack, as far as it counts."""
+
+    counters: Counter[Any]
+
+
 class Fabric:
     """One subnet; `call_soon(fn)` runs `fn` in a later turn of the caller's loop.
 
     Without a `topology` it has one switch, of `num_ports` ports. With one it has what that describes, and hosts whose
     places no card takes before the loop turns are simulated; then `num_ports` is how many cards may have their share of
-    groups, services and subscriptions.
+    groups, services and subscriptions. With `local`, names of switches, only those are here, and their hosts; without
+    `managed` the manager is elsewhere, too.
 
     `mkey` protects agents: None, the default, a random key for each port; a number, that key for all; 0, no key, and
     everybody on the fabric can be its manager. `routing`: how it leads packets, see :mod:`vhca.subnet.routing`.
@@ -101,6 +108,7 @@ class Fabric:
     higher `priority` (0 to 15) is. `lmc`: cards have 2**lmc LIDs each. `partitions`: who may speak to whom; None: all.
 
     :ivar cables: all cables, by their names.
+    :ivar trunks: what leads to other racks, by the names of the cables.
     """
 
     def __init__(
@@ -121,6 +129,8 @@ class Fabric:
         heirs: Heirs | None = None,
         lmc: int = 0,
         partitions: Partitions | None = None,
+        local: frozenset[str] | None = None,
+        managed: bool = True,
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
@@ -130,14 +140,16 @@ class Fabric:
         self.wires = Wires(clock.now_ns)
         self.cables = Cables(seed, self.call_later)
         self.ports: dict[str, FabricPort] = {}
+        self.trunks: dict[str, Counting] = {}
         self.plant: Plant | None = None
         if topology is not None:
-            self.plant = Plant(topology, call_soon, self.call_later, clock.now_ns, self.wires)
+            self.plant = Plant(topology, call_soon, self.call_later, clock.now_ns, self.wires, local)
             self.switches = self.plant.switches
             for link in self.plant.links.values():
                 self.cables.add(link)
+            self.cables.halves |= set(self.plant.trunks.values())
             for cable in topology.cables:
-                if cable.line.timed or cable.line.bit_error_rate:
+                if cable.line != PLAIN and cable.a in self.plant.links:
                     self.cables.set_line(str(cable.a), cable.line)
         else:
             switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns, wires=self.wires)
@@ -169,15 +181,18 @@ class Fabric:
             self.manager, self.switch.send_from_management, clock.now_ns, call_soon, num_ports, random, group_mtu
         )
         self.manager.changed = self.administration.topology_changed
-        self.switch.management = self._from_management_port
-        # Other managers look for this bit, to find out that there is a master.
-        self.switch.ports[0].info.capability_mask |= smp.CAP_IS_SM
+        self._managed = managed
+        if managed:
+            self.switch.management = self._from_management_port
+            # Other managers look for this bit, to find out that there is a master.
+            self.switch.ports[0].info.capability_mask |= smp.CAP_IS_SM
         call_soon(self._power_up)
 
     def _power_up(self) -> None:
         if self.plant is not None:
             self.plant.power_up()
-        self.manager.start()
+        if self._managed:
+            self.manager.start()
 
     # Cables
 
@@ -301,12 +316,14 @@ class Fabric:
         return found
 
     def counters(self) -> dict[str, int]:
-        """All counters, by name: port.counter, switch.dropped.reason, sm.counter, sa.counter."""
+        """All counters, by name: port.counter, switch.dropped.reason, trunk.name.counter, sm.counter, sa.counter."""
         values = {f"{name}.{key}": n for name, port in self.ports.items() for key, n in port.counters().items()}
         dropped: Counter[Drop] = Counter()
         for switch in self.switches.values():
             dropped.update(switch.dropped())
         values |= {f"switch.dropped.{reason}": n for reason, n in sorted(dropped.items())}
+        for name, trunk in self.trunks.items():
+            values |= {f"trunk.{name}.{key}": n for key, n in sorted(trunk.counters.items())}
         values |= {f"sm.{key}": n for key, n in sorted(self.manager.counters.items())}
         values[f"sm.{ManagerCount.TIMEOUTS}"] = self.manager.transactions.timeouts
         directory = shown(self.administration.counters, self.administration.counters_of)

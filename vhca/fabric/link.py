@@ -77,6 +77,7 @@ class LinkEnd:
         "link",
         "name",
         "other",
+        "parked",
         "sent_taps",
     )
 
@@ -98,6 +99,8 @@ class LinkEnd:
         self._queue: deque[Packet] = deque()
         self._bytes = 0
         self._draining = False
+        # The endpoint says when it takes packets again, with resume().
+        self.parked = False
         # What a fault holds back that was sent from here: packets, bytes.
         self._delayed = 0
         self._delayed_bytes = 0
@@ -231,6 +234,8 @@ class LinkEnd:
             if not queue:
                 self._draining = False
                 self.link.wires.busy -= 1
+            elif self.parked:
+                pass
             elif len(queue) == there and self.link.wires.timed:
                 # What it waits for may take time, in which there is nothing else to do.
                 self.link.call_later(ASK_AGAIN_NS, self._drain)
@@ -239,12 +244,19 @@ class LinkEnd:
             if self.other.line is not None:
                 self.other.line.advance()  # there is room again
 
+    def resume(self) -> None:
+        """The endpoint, which is `parked`, takes packets again."""
+        if self.parked:
+            self.parked = False
+            self.link.call_soon(self._drain)
+
     def clear(self) -> None:
         """Lose what is on the way to this end."""
         self.link.dropped[CableDrop.LINK_DOWN] += sum(packet.count for packet in self._queue)
         self._queue.clear()
         self._bytes = 0
         self._bad = 0
+        self.resume()
         if self.faults is not None:
             self.faults.flush()
         if self.line is not None:
@@ -306,6 +318,8 @@ class Link:
         self.plugged = True
         self.up = False
         self._fallen = False
+        # Told of each change of what makes a link, whether or not it is up then.
+        self.watch: Callable[[], None] | None = None
 
     @property
     def name(self) -> str:
@@ -316,6 +330,11 @@ class Link:
         """Plug or pull the cable."""
         self.plugged = plugged
         self.evaluate()
+
+    @property
+    def offered(self) -> bool:
+        """Whether the link would be up if only end `a` is enabled: what the other half of a trunk wants to know."""
+        return self.plugged and self.b.enabled and not self._fallen
 
     def fall(self) -> None:
         """Lose the link, and train it again a little later."""
@@ -330,6 +349,8 @@ class Link:
 
     def evaluate(self) -> None:
         """Find out whether the link is up now, and tell both ends if that changed."""
+        if self.watch is not None:
+            self.watch()
         up = self.plugged and self.a.enabled and self.b.enabled and not self._fallen
         if up == self.up:
             return

@@ -27,7 +27,11 @@ class Place:
 
 
 class Plant:
-    """Switches by name, in the order of the topology; cables between them are plugged in from the start."""
+    """Switches by name, in the order of the topology; cables between them are plugged in from the start.
+
+    With `local`, names of switches, only those are here, with their hosts; `trunks` has for each cable to a switch that
+    is elsewhere the half that is here, whose end `a` is nobody's yet.
+    """
 
     def __init__(
         self,
@@ -36,20 +40,25 @@ class Plant:
         call_later: CallLater,
         now_ns: Callable[[], int],
         wires: Wires,
+        local: frozenset[str] | None = None,
     ) -> None:
         self.topology = topology
+        self.trunks: dict[Cable, Link] = {}
         self.switches = {
             node.name: Switch(call_soon, node.guid, node.ports, node.description, now_ns, wires)
             for node in topology.switches
+            if local is None or node.name in local
         }
         self.hosts: dict[str, EndNode] = {}  # simulated ones
         self.links: dict[End, Link] = {}  # by both ends
         self._company = Company(call_soon, now_ns)
-        self._free = {host.name: host for host in topology.hosts if self._cables(host)}
+        self._free = {host.name: host for host in topology.hosts if self._is_here(host)}
         self._powered = False
         for cable in topology.cables:
-            # A host's end is the first one of its link.
+            # A host's end is the first one of its link, and so is one that is elsewhere.
             a, b = (cable.b, cable.a) if cable.b.node not in self.switches else (cable.a, cable.b)
+            if b.node not in self.switches:
+                continue
             link = Link(call_soon, call_later, str(a), str(b), wires)
             self.links[a] = self.links[b] = link
             self._plug(b, link, cable)
@@ -57,6 +66,8 @@ class Plant:
                 port = self.switches[a.node].ports[a.port]
                 port.set_speed(cable.link)
                 port.plug(link.a)
+            elif topology.nodes[a.node].kind == "switch":
+                self.trunks[cable] = link
 
     def _plug(self, end: End, link: Link, cable: Cable) -> None:
         port = self.switches[end.node].ports[end.port]
@@ -65,6 +76,9 @@ class Plant:
 
     def _cables(self, host: Node) -> list[tuple[int, End, Cable]]:
         return list(self.topology.ends(host))
+
+    def _is_here(self, host: Node) -> bool:
+        return any(peer.node in self.switches for _, peer, _ in self._cables(host))
 
     def power_up(self) -> None:
         """Switch on a simulated node at each host whose place no card has taken; once."""

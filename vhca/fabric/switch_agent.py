@@ -220,7 +220,10 @@ class SwitchAgent(PortAgent[SwitchPort]):
         wanted = PortInfo.from_bytes(request.data)
         if not (_valid_zero(wanted) if port.number == 0 else settings_valid(port.info, wanted, request.attr_mod)):
             return STATUS_INVALID_FIELD
+        told = may_tell(self.switch.ports[0])
         _apply(port, wanted, request.attr_mod)
+        if not told and self.info.port_state_change:
+            self.state_changed()  # amid the manager's first sweep, when it did not know whom to tell
         return STATUS_OK
 
     def _sources(self, request: Smp) -> list[SwitchPort]:

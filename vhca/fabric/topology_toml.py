@@ -18,8 +18,8 @@ DEFAULT_PORTS: Final[dict[Kind, int]] = {"switch": 36, "host": 1}
 _KINDS: Final[tuple[Kind, ...]] = ("switch", "host")
 
 
-def read(text: str) -> Topology:
-    """The topology that a TOML text describes.
+def read(text: str, beside: tuple[str, ...] = ()) -> Topology:
+    """The topology that a TOML text describes; keys `beside` it are somebody else's.
 
     :raises TopologyError: it says no fabric; the error says where.
     """
@@ -27,6 +27,8 @@ def read(text: str) -> Topology:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError of its own
         raise TopologyError(f"not TOML: {error}; mend it, or rename what ibnetdiscover has printed") from error
+    for key in beside:
+        document.pop(key, None)
     builder = Builder()
     default, line = _link(document, LinkSpeed()), _line(document, PLAIN)
     for kind in _KINDS:

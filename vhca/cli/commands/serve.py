@@ -7,6 +7,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from vhca.cli.options import (
 
 if TYPE_CHECKING:
     from vhca.lab import Hca
+    from vhca.trunk.rack_file import RackShare
 
 NAME: Final = "serve"
 SUMMARY: Final = "run the fabric and the cards alone, for your own QEMU or libvirt"
@@ -36,6 +38,9 @@ with share=on), so that the card can reach it.  qemu-scripts/ shows plain QEMU a
 
 Orders to the fabric are given from another terminal: `vhca fabric`, `vhca fault`, `vhca capture`.
 
+With --rack this is one of several racks, most often on other hosts, that make one fabric together: the file says which
+switches and cards each of them has, and what joins them (`vhca rack --help`, docs/cluster.md).
+
 DIR also gets each card's log.  Whoever may open a socket owns that card, and logs tell keys of its guest: DIR is made
 for you alone, and one that somebody else owns or may write to is refused."""
 EPILOG: Final = f"""\
@@ -44,6 +49,7 @@ examples:
   vhca serve --hcas 1 --dir ~/ib --capture ib.pcapng
   vhca serve --hcas 2 --dir ~/ib --capture h1.pcapng --capture-port h1
   vhca serve --hcas 2 --dir ~/ib --quiet &
+  vhca serve --rack racks.toml --name A --keys A.keys --dir ~/ib
 
 exit codes:
   0    stopped by Ctrl-C or SIGTERM
@@ -65,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topology_options(parser)
     add_manager_options(parser, guests=False)
     add_card_memory_option(parser)
+    rack = parser.add_argument_group("one of several racks")
+    rack.add_argument(
+        "--rack", type=Path, metavar="FILE", help="the rack file; it says how many cards there are, and the topology"
+    )
+    rack.add_argument("--name", metavar="NAME", help="which of its racks this is")
+    rack.add_argument("--keys", type=Path, metavar="FILE", help="the keys of this rack, as `vhca rack keys` made them")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 
 
@@ -80,7 +92,10 @@ def execute(options: argparse.Namespace) -> int:
         raise LabError(error.what, error.remedy) from error
     except OSError as error:
         raise LabError(f"cannot make {options.dir}: {error.strerror}", "give a folder of yours with --dir") from error
-    rack = Rack([card_config(options)] * options.hcas, folder, rack_config(options, options.hcas))
+    share = _share(options)
+    cards = options.hcas if share is None else len(share.file.racks[share.name].cards)
+    config = rack_config(options, cards)
+    rack = Rack([card_config(options)] * cards, folder, replace(config, share=share))
     try:
         rack.start()
         if not options.quiet:
@@ -91,6 +106,30 @@ def execute(options: argparse.Namespace) -> int:
     finally:
         rack.stop()
     return status.OK
+
+
+def _share(options: argparse.Namespace) -> RackShare | None:
+    """What `--rack`, `--name` and `--keys` say."""
+    from vhca.lab.errors import LabError
+
+    given = [options.rack is not None, options.name is not None, options.keys is not None]
+    if not any(given):
+        return None
+    if not all(given) or options.topology is not None:
+        raise LabError("--rack goes with --name and --keys, and without --topology", "see vhca serve --help")
+    from vhca.trunk.keys import KeyFileError, load
+    from vhca.trunk.rack_file import RackFileError, RackShare, load_rack_file
+
+    try:
+        file = load_rack_file(options.rack.expanduser())
+        keys = load(options.keys.expanduser())
+    except RackFileError as error:
+        raise LabError(str(error), "docs/cluster.md shows a rack file") from error
+    except KeyFileError as error:
+        raise LabError(str(error)) from error
+    if options.name not in file.racks:
+        raise LabError(f"there is no rack {options.name} in {options.rack}", f"there are {', '.join(file.racks)}")
+    return RackShare(file, options.name, keys)
 
 
 def advice(hcas: Sequence[Hca]) -> str:

@@ -1,0 +1,101 @@
+"""Two guests on cards of two racks, and a third rack with the subnet manager: three processes, one fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.guest.cards import assert_no_complaint, wait_for
+from tests.support.racks import Part, ServedRacks, factory
+from vhca.fabric import netdiscover, shapes
+from vhca.lab import CardConfig, Guest, Lab
+from vhca.lab.perftest import (
+    DEVICE,
+    Exchange,
+    bandwidth_figure,
+    perftest,
+    pingpong,
+    run_exchange,
+    wait_port_active,
+)
+
+RING = shapes.ring(3, 6)
+AT = {host.name: peer.node for host in RING.hosts for _, peer, _ in RING.ends(host)}
+FIRST = {switch: next(name for name, at in AT.items() if at == switch) for switch in ("s1", "s2")}
+PARTS = [Part("A", ["s1"], [FIRST["s1"]]), Part("B", ["s2"], [FIRST["s2"]]), Part("C", ["s3"], manager=True)]
+TRUNK = next(cable for cable in RING.cables if {cable.a.node, cable.b.node} == {"s1", "s2"})
+NEAR = str(TRUNK.a if TRUNK.a.node == "s1" else TRUNK.b)
+_ports = iter(range(21000, 22000))
+
+
+@pytest.fixture(scope="module")
+def split_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    logs = tmp_path_factory.mktemp("trunks")
+    with Lab(2, card=CardConfig(), rack_factory=factory(RING, PARTS, "--mkey", "0"), log_dir=logs) as lab:
+        yield lab
+
+
+@pytest.fixture
+def racks(split_lab: Lab) -> ServedRacks:
+    assert isinstance(split_lab.rack, ServedRacks)
+    return split_lab.rack
+
+
+@pytest.fixture
+def pair(split_lab: Lab) -> Iterator[tuple[Guest, Guest]]:
+    one, two = split_lab.guests
+    for guest in (one, two):
+        wait_port_active(guest)
+    yield one, two
+    assert_no_complaint(one, two)
+
+
+def frames(racks: ServedRacks, rack: str, kind: str = "xmit_frames") -> int:
+    """What went over the trunk between both cards' switches."""
+    return racks.counters(rack).get(f"trunk.{TRUNK.a} - {TRUNK.b}.{kind}", 0)
+
+
+def through(racks: ServedRacks) -> int:
+    """Packets and bursts that went the other way round, by the third rack."""
+    return sum(
+        n for name, n in racks.counters("C").items() if name.startswith("trunk.") and name.endswith("xmit_frames")
+    )
+
+
+def test_a_guest_finds_the_fabric_of_all_racks(pair: tuple[Guest, Guest]) -> None:
+    for guest in pair:
+        found = netdiscover.read(guest.run(["ibnetdiscover", "-t", "100000"], timeout_s=60, check=True).stdout)
+        assert found.links() == RING.links()
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [pingpong("rc", 65536, 100, "-c"), pingpong("ud", 2048, 100, "-c"), perftest("ib_read_bw", 65536, 200)],
+    ids=str,
+)
+def test_they_exchange_data_that_arrives_as_it_was(
+    racks: ServedRacks, pair: tuple[Guest, Guest], exchange: Exchange
+) -> None:
+    before = frames(racks, "A"), frames(racks, "B")
+    ends = run_exchange(*pair, exchange, next(_ports))
+    assert [end.returncode for end in ends] == [0, 0], ends
+    assert frames(racks, "A") >= before[0] + 100
+    assert frames(racks, "B") >= before[1] + 100
+
+
+def test_a_trunk_falls_under_load_and_comes_back(racks: ServedRacks, pair: tuple[Guest, Guest]) -> None:
+    load = Exchange("ib_write_bw", ("-d", DEVICE, "-F", "-s", "65536", "-D", "8", "-u", "16"), bandwidth_figure)
+    with ThreadPoolExecutor(1) as pool:
+        before = frames(racks, "A") + frames(racks, "B")
+        running = pool.submit(run_exchange, *pair, load, next(_ports))
+        wait_for(lambda: frames(racks, "A") + frames(racks, "B") > before + 1000)
+        racks.order("A", "link_down", cable=NEAR)
+        around = through(racks)
+        wait_for(lambda: through(racks) > around + 1000)
+        racks.order("A", "link_up", cable=NEAR)
+        after = frames(racks, "A") + frames(racks, "B")
+        wait_for(lambda: frames(racks, "A") + frames(racks, "B") > after + 1000)
+        ends = running.result(60)
+    assert [end.returncode for end in ends] == [0, 0], ends
