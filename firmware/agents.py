@@ -154,7 +154,7 @@ class Agents:
         if reply is None:
             return False
         port = self.ports[number]
-        back = reply_packet(packet, reply, port.lid)
+        back = reply_packet(packet, reply, port.lid, port.pkeys)
         back.route = back.route._replace(vl=port.lanes[back.route.sl])
         return transmit(hca, number, back)
 

@@ -7,11 +7,10 @@ import re
 import pytest
 
 from tests.guest.cards import assert_no_complaint, wait_for
-from vhca.lab import Guest, Lab
+from vhca.lab import Guest, Lab, RackConfig
 from vhca.lab.perftest import perftest, run_exchange
 
-pytestmark = pytest.mark.vhca(guests=2, sm="opensm@g0")
-
+KEY = 0x0123456789ABCDEF
 # A datagram that nobody answers is waited for so long (ms): the test would not end in time.
 PATIENCE = "-t 100000"
 _ports = iter(range(22000, 23000))
@@ -21,9 +20,9 @@ def tool(guest: Guest, command: str) -> str:
     return guest.run(command.split(), timeout_s=60, check=True).stdout
 
 
-def manager(guest: Guest) -> tuple[int, str]:
-    """LID and state of the manager that a guest's port knows, as it says itself."""
-    found = re.search(r"sm lid (\d+) .*state \d (\S+)", tool(guest, f"sminfo {PATIENCE}"))
+def manager(guest: Guest, key: int = 0) -> tuple[int, str]:
+    """LID and state of the manager that a guest's port knows, as it says itself, to who has the M_Key."""
+    found = re.search(r"sm lid (\d+) .*state \d (\S+)", tool(guest, f"sminfo {PATIENCE} -y {key:#x}"))
     assert found is not None
     return int(found[1]), found[2]
 
@@ -34,6 +33,7 @@ def write(server: Guest, client: Guest) -> None:
     assert [end.returncode for end in ends] == [0, 0], [end.stdout + end.stderr for end in ends]
 
 
+@pytest.mark.vhca(guests=2, sm="opensm@g0")
 def test_opensm_takes_over_and_gives_back_when_it_dies(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     one, two = guest_pair
     assert lab.fabric.manager_state() == "standby"
@@ -59,4 +59,20 @@ def test_opensm_takes_over_and_gives_back_when_it_dies(lab: Lab, guest_pair: tup
     # The card tells of another manager's LID as of its own.
     assert heard.count("IBV_EVENT_LID_CHANGE") == heard.count("IBV_EVENT_CLIENT_REREGISTER") == 2, heard
     assert "PORT_" not in heard
+    assert_no_complaint(*guest_pair)
+
+
+@pytest.mark.vhca(guests=2, sm="opensm@g0", rack=RackConfig(mkey=KEY))
+def test_ports_keep_their_key_under_opensm_if_the_lab_has_one(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
+    one, two = guest_pair
+    assert lab.fabric.manager_state() == "standby"
+    assert [manager(guest, KEY) for guest in guest_pair] == [(lab.fabric.lid("h0"), "SMINFO_MASTER")] * 2
+    for lid in (1, lab.fabric.lid("h0")):
+        assert two.run(["smpquery", "-t", "200", "nodeinfo", str(lid)]).returncode, "who has no key gets no answer"
+        tool(two, f"smpquery {PATIENCE} -y {KEY:#x} nodeinfo {lid}")
+    write(one, two)
+    assert lab.opensm is not None
+    lab.opensm.kill()
+    wait_for(lambda: lab.fabric.manager_state() == "master" and lab.fabric.sm_lid("h1") == 1, 30)
+    assert two.run(["smpquery", "-t", "200", "nodeinfo", "1"]).returncode
     assert_no_complaint(*guest_pair)

@@ -318,7 +318,7 @@ class EndNode:
         else:
             reply = refusal(mad)
         if reply is not None:
-            port.answer(gmp_reply(packet, reply, port.info.lid))
+            port.answer(gmp_reply(packet, reply, port.info.lid, port.pkeys))
         yield from ()
 
     def _measured(self, port: EndPort, mad: bytes) -> bytes | None:

@@ -30,14 +30,14 @@ _METHODS: Final = (madwire.METHOD_GET, madwire.METHOD_SET)
 
 
 class _Way:
-    """A directed route from a host's port to an agent.
+    """A directed route from a host's port, or from inside a switch, to an agent.
 
     :ivar marks: what the ports on it write into the return path, for hops 1 and up.
     """
 
     __slots__ = ("_agent_port", "_answers", "_owed", "_ports", "_requests", "ends", "hops", "marks", "plain")
 
-    def __init__(self, near: EndPort, path: bytes) -> None:
+    def __init__(self, near: EndPort | SwitchPort, path: bytes) -> None:
         self.hops = len(path)
         self.ends: list[LinkEnd] = []
         self.marks = b""
@@ -49,12 +49,12 @@ class _Way:
         self.plain = there is not None
         self._agent_port = there
 
-    def _walk(self, near: EndPort, path: bytes) -> EndPort | SwitchPort | None:
+    def _walk(self, near: EndPort | SwitchPort, path: bytes) -> EndPort | SwitchPort | None:
         """The port where the route ends, None if it is not for us."""
         there: EndPort | SwitchPort = near
         marks = bytearray()
         for hop, number in enumerate(path):
-            out = _behind(there, number) if hop else near
+            out = _behind(there, number) if hop or isinstance(near, SwitchPort) else near
             if out is None or out.number != number:
                 return None
             end = out.end
@@ -133,11 +133,11 @@ def _passes(port: SwitchPort) -> bool:
 
 
 class Express:
-    """What of a host's SMPs needs no packets."""
+    """What needs no packets of the SMPs of a host, or of who sits on port 0 of a switch."""
 
-    def __init__(self, port: EndPort) -> None:
+    def __init__(self, port: EndPort | SwitchPort) -> None:
         self._port = port
-        self._wires = port.end.link.wires
+        self._wires = port.switch.wires if isinstance(port, SwitchPort) else port.end.link.wires
         self._seen = -1  # state of the cables when ways were found
         self._ways: dict[bytes, _Way] = {}
 
@@ -153,6 +153,11 @@ class Express:
         if key == _NO_KEY:
             key = way.key.to_bytes(8, "big")
         return way.ask(mad, key) or b""
+
+    def ask_with_key(self, mad: bytes) -> bytes | None:
+        """As :meth:`ask`, with the M_Key that the request has."""
+        way = self._way(mad)
+        return None if way is None else way.ask(mad, mad[24:32]) or b""
 
     def _way(self, mad: bytes) -> _Way | None:
         """The way of a request that starts here; None if it is none, or not for us."""

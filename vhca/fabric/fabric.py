@@ -7,7 +7,7 @@ of that loop. Nothing is configured behind the scenes: ports come up because the
 import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal, Protocol
@@ -18,6 +18,7 @@ from vhca.fabric.capture import Capture
 from vhca.fabric.capture_writer import File, Ring
 from vhca.fabric.captures import CaptureChoice, Captures
 from vhca.fabric.counters import Drop
+from vhca.fabric.express import Express
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import Direction, Fault
 from vhca.fabric.line import PLAIN, LineConfig
@@ -30,16 +31,20 @@ from vhca.fabric.topology import Node, Topology, TopologyError
 from vhca.fabric.user_mads import UserMads
 from vhca.fabric.wires import Wires
 from vhca.management.fair_queue import CallSoon
+from vhca.management.performance import data_words
 from vhca.subnet.administration import SubnetAdministration
 from vhca.subnet.counters import ManagerCount
 from vhca.subnet.election import Heirs
 from vhca.subnet.engines import Engine
 from vhca.subnet.manager import SubnetManager
 from vhca.subnet.partitions import Partitions
+from vhca.wire import mad as madwire
 from vhca.wire import smp
-from vhca.wire.packet import MANAGEMENT_VL, Packet
+from vhca.wire.packet import MANAGEMENT_VL, PERMISSIVE_LID, Packet
 
 USUAL_CAPTURE: Final = CaptureChoice()
+_FIRST_HOP: Final = 129
+"""Where an SMP names the port by which its route leaves the first switch."""
 DEFAULT_SWITCH_GUID: Final = 0x0002C90000FAB000
 _STATES: Final = {
     smp.PORT_DOWN: "Down",
@@ -165,8 +170,9 @@ class Fabric:
             wires=self.wires,
             card_key=self._card_key,
         )
+        self._express = Express(self.switch.ports[0])
         self.manager = SubnetManager(
-            self.switch.send_from_management,
+            self._send_smp,
             clock.now_ns,
             call_soon=call_soon,
             random=random,
@@ -371,6 +377,23 @@ class Fabric:
     def _call_later(self, delay_ns: int, fn: Callable[[], None]) -> None:
         self._sequence += 1
         heapq.heappush(self._later, (self._clock.now_ns() + delay_ns, self._sequence, fn))
+
+    def _send_smp(self, packet: Packet) -> None:
+        """An SMP of the manager inside: at once there and back, if nothing happens on its way."""
+        mad = packet.payload
+        answer = None
+        if mad[1] == madwire.CLASS_SUBN_DR and packet.route.dlid == PERMISSIVE_LID:
+            answer = self._express.ask_with_key(mad)
+        if answer is None:
+            self.switch.send_from_management(packet)
+            return
+        inside = self.switch.ports[0].counters
+        inside.received(packet, data_words(packet))
+        if answer:
+            back = replace(packet, payload=answer)
+            inside.sent(back, data_words(back))
+            # It comes in by the port that the request left by.
+            self._call_soon(lambda: self.manager.receive(back, mad[_FIRST_HOP]))
 
     def _from_management_port(self, packet: Packet, arrival: int) -> None:
         # QP0 exists on VL 15 only, whatever a sender claims (13.5.1).

@@ -53,7 +53,9 @@ class Switch(SwitchState):
         self.services = GeneralServices(
             self.ports,
             call_soon,
-            answer=lambda question, mad: self.send_from_management(gmp_reply(question, mad, self.lid)),
+            answer=lambda question, mad: self.send_from_management(
+                gmp_reply(question, mad, self.lid, self.ports[0].pkeys)
+            ),
             administered=lambda: self.management is not None,
             now_ns=now_ns,
         )
@@ -280,6 +282,12 @@ class Switch(SwitchState):
 
     def _step_directed(self, port: SwitchPort, packet: Packet, words: int) -> None:
         """An SMP on the directed part of its way, or at one end of it."""
+        if port.number and packet.route.dlid == packet.route.slid == PERMISSIVE_LID:
+            passed = directed.pass_on(packet.payload, port.number)
+            if passed is not None:
+                packet.payload = passed[1]
+                self._transmit_smp(port, passed[0], packet, words)
+                return
         smp = Smp.from_bytes(packet.payload)
         arrival = directed.BY_LID if packet.route.dlid != PERMISSIVE_LID else directed.BY_PORT
         origin = arrival if port.number else directed.INSIDE

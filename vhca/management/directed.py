@@ -12,6 +12,11 @@ from vhca.wire.packet import PERMISSIVE_LID
 
 MAX_HOPS: Final = 63
 
+# Where the bytes of a datagram are that say how far it is.
+_AT: Final = {field.name: field.offset for field in Smp.fields()}
+_STATUS, _HOP_POINTER, _HOP_COUNT = _AT["status"], _AT["hop_pointer"], _AT["hop_count"]
+_INITIAL_PATH, _RETURN_PATH = _AT["initial_path"], _AT["return_path"]
+
 # Where an SMP comes from: along the directed part, by its LID, or from whoever sits inside the switch.
 BY_PORT: Final = 0
 BY_LID: Final = 1
@@ -22,6 +27,28 @@ DISCARD: Final = 0
 TAKE: Final = 1
 ROUTE: Final = 2
 LEAVE: Final = 0x100
+
+
+def pass_on(mad: bytes, port: int) -> tuple[int, bytes] | None:
+    """An SMP that came in by `port` in the middle of its directed part: the port of departure, and how it goes on.
+
+    As :func:`request_step` and :func:`response_step` have it, without taking the datagram apart; None at an end of the
+    directed part, and where it is not in order.
+    """
+    pointer, count = mad[_HOP_POINTER], mad[_HOP_COUNT]
+    if count > MAX_HOPS:
+        return None
+    onward = bytearray(mad)
+    if mad[_STATUS] & 0x80:
+        if not 1 < pointer <= count:
+            return None
+        onward[_HOP_POINTER] = pointer - 1
+        return mad[_RETURN_PATH + pointer - 1], bytes(onward)
+    if not 0 < pointer < count:
+        return None
+    onward[_HOP_POINTER] = pointer + 1
+    onward[_RETURN_PATH + pointer] = port
+    return mad[_INITIAL_PATH + pointer + 1], bytes(onward)
 
 
 def request_step(smp: Smp, port: int, origin: int, own_lid: int) -> int:

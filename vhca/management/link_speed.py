@@ -113,6 +113,16 @@ def rate_of(info: PortInfo) -> int:
     return smp.RATE_100_GBPS
 
 
+def gbps(rate: int) -> float:
+    """Gbit/s of the code of a rate, whose codes are not in order; 0 if there is no such rate."""
+    return _GBPS.get(rate, 0)
+
+
+def rates() -> list[int]:
+    """The codes of all rates, from slow to fast."""
+    return sorted(_GBPS, key=gbps)
+
+
 def slower(one: int, other: int) -> int:
-    """The code of the lower of two rates, whose codes are not in order."""
-    return min(one, other, key=lambda code: _GBPS.get(code, 0))
+    """The code of the lower of two rates."""
+    return min(one, other, key=gbps)

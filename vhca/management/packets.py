@@ -1,13 +1,16 @@
 """The packets that carry management datagrams to and from agents (13.5.1 of volume 1)."""
 
+from collections.abc import Sequence
+
+from vhca.management.partitions import own_form
 from vhca.wire import mad as madwire
 from vhca.wire.packet import DEFAULT_PKEY, MANAGEMENT_VL, PERMISSIVE_LID, SEND, UD, Grh, Packet, Route
 
 
-def gmp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
+def gmp_reply(request: Packet, mad: bytes, slid: int, pkeys: Sequence[int] = (DEFAULT_PKEY,)) -> Packet:
     """The packet that carries `mad` from `slid` back to the queue pair that sent `request`.
 
-    P_Key, SL and (swapped) GRH are those of the request.
+    SL and (swapped) GRH are those of the request; the P_Key is of its partition, as the sender's table `pkeys` has it.
     """
     there = request.route
     grh = there.grh
@@ -24,7 +27,7 @@ def gmp_reply(request: Packet, mad: bytes, slid: int) -> Packet:
         psn=request.psn,
         payload=mad,
         mtu=256,
-        pkey=request.pkey,
+        pkey=own_form(pkeys, request.pkey),
         qkey=madwire.QP1_QKEY,
         src_qp=1,
     )

@@ -24,6 +24,14 @@ def pkeys_match(one: int, other: int) -> bool:
     return (one ^ other) & _PARTITION == 0 and (one | other) & FULL_MEMBER != 0 and one & _PARTITION != 0
 
 
+def own_form(table: Sequence[int], pkey: int) -> int:
+    """The partition of a P_Key as a port with this table writes it, as a full member if it can.
+
+    Who answers says what it is itself, not what the other one is: a switch may look.
+    """
+    return max((own for own in table if not (own ^ pkey) & _PARTITION), default=pkey)
+
+
 def block_of(table: Sequence[int], block: int) -> bytes | None:
     """Block `block` of a table as attribute data; None if the table ends before it."""
     start = block * P_KEYS_PER_BLOCK

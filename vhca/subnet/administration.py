@@ -5,9 +5,9 @@ go by RMPP. Answers come from what the subnet manager found; joins and leaves ma
 they are answered, so that a joined port misses nothing.
 
 A port speaks for itself only: the switch vouches for the LID of a request, and what a request adds, changes or removes
-must belong to that port. Joins by proxy are refused. Nobody is trusted (15.4.1): there is no SM_Key to know, and a
-request with another one is dropped. Each port has a share of the groups, services and subscriptions, a bounded queue of
-requests, and its turn (:mod:`vhca.management.fair_queue`).
+must belong to that port. Joins by proxy are refused. Nobody is trusted more than others (15.4.1): the SM_Key of a
+request is 0, or the one that everybody knows, and a request with another one is dropped. Each port has a share of the
+groups, services and subscriptions, a bounded queue of requests, and its turn (:mod:`vhca.management.fair_queue`).
 """
 
 from collections import Counter
@@ -21,27 +21,26 @@ from vhca.management.fair_queue import CallSoon, FairQueue, Job
 from vhca.management.packets import gmp_reply
 from vhca.management.refusal import refusal, response_method
 from vhca.subnet import lanes, paths, records
-from vhca.subnet.aliases import Aliases
 from vhca.subnet.counters import DirectoryCount, DirectoryCountOf, ManagerCount
+from vhca.subnet.election import OPENSM_KEY
 from vhca.subnet.manager import SubnetManager
-from vhca.subnet.multicast import Group, MulticastGroups
-from vhca.subnet.paths import Horizon, NotOnePath
+from vhca.subnet.multicast import MulticastGroups
+from vhca.subnet.paths import PATH_ENDS, Horizon, NotOnePath
 from vhca.subnet.records import matches
+from vhca.subnet.registrar import Registrar
 from vhca.subnet.registry import Services, Subscribers
-from vhca.subnet.reports import Reports
 from vhca.subnet.rmpp import RmppReceiver, RmppSender, TableResponse
-from vhca.subnet.topology import PortKey
 from vhca.wire import mad as madwire
 from vhca.wire import sa, smp
-from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, InformInfo, SaMad
+from vhca.wire.mad import METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_SET, SaMad
 from vhca.wire.packet import UD, Packet
-from vhca.wire.sa import GuidInfoRecord, McMemberRecord, PathRecord, ServiceRecord
+from vhca.wire.sa import McMemberRecord, PathRecord, ServiceRecord
 
 RESP_TIME: Final = 18
 REQUESTS_PER_LID: Final = 64
 MAX_RECORDS: Final = 1 << 16
+"""In one answer; who asks for more is told so, and asks for less."""
 RECORDS_PER_TURN: Final = 16
-GROUPS_PER_TURN: Final = 16
 # An asker of the queue that is no LID: the SA itself.
 _TOPOLOGY: Final = -2
 
@@ -85,9 +84,6 @@ class SubnetAdministration:
         group_mtu: int = smp.MTU_4096,
     ) -> None:
         self.manager = manager
-        self._ports = ports
-        self._group_mtu = group_mtu
-        self._registries()
         self._horizon = Horizon(manager)
         self.counters: Counter[DirectoryCount] = Counter()
         self.counters_of: Tally[DirectoryCountOf] = Tally()
@@ -96,21 +92,32 @@ class SubnetAdministration:
         self._queue = FairQueue(call_soon, REQUESTS_PER_LID)
         self._rmpp = RmppSender(send, now_ns, self._queue)
         self._long = RmppReceiver(send, now_ns)
-        random = random or SystemRandom()
-        self._aliases = Aliases(random)
-        self._reports = Reports(
-            send, now_ns, self._queue, lambda: self.subscribers, self._issuer, self.counters, random
+        self._registrar = Registrar(
+            manager,
+            send,
+            now_ns,
+            self._queue,
+            ports,
+            group_mtu,
+            random or SystemRandom(),
+            self.counters,
+            self._answer,
         )
-        self._present: dict[bytes, int] = {}  # port GID -> LID
-        self._changed = False  # whether the topology changed since it was last looked at
 
-    def _registries(self) -> None:
-        """Nobody has told anything."""
-        partitions = self.manager.partitions
-        described = partitions.groups if partitions.partitions else None
-        self.multicast = MulticastGroups(self._ports, self._group_mtu, described=described)
-        self.services = Services(self._ports)
-        self.subscribers = Subscribers(self._ports)
+    @property
+    def multicast(self) -> MulticastGroups:
+        """The groups of the subnet."""
+        return self._registrar.multicast
+
+    @property
+    def services(self) -> Services:
+        """What ports offer."""
+        return self._registrar.services
+
+    @property
+    def subscribers(self) -> Subscribers:
+        """Who wants reports."""
+        return self._registrar.subscribers
 
     # Outside
 
@@ -130,7 +137,9 @@ class SubnetAdministration:
         if request.rmpp_flags & madwire.RMPP_ACTIVE and request.rmpp_type != madwire.RMPP_DATA:
             self._rmpp.control(key, request)
         elif request.method & madwire.METHOD_RESPONSE:
-            heard = request.method == madwire.METHOD_REPORT_RESP and self._reports.heard(packet.route.slid, request.tid)
+            heard = request.method == madwire.METHOD_REPORT_RESP and self._registrar.reports.heard(
+                packet.route.slid, request.tid
+            )
             self.counters[DirectoryCount.RESPONSES] += not heard
         elif request.rmpp_flags & madwire.RMPP_ACTIVE:
             whole = self._long.segment(key, request, lambda mad: self._packet_to(packet, mad))
@@ -148,79 +157,39 @@ class SubnetAdministration:
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
-        deadlines = (self._rmpp.next_deadline(), self._long.next_deadline(), self._reports.next_deadline())
+        deadlines = (self._rmpp.next_deadline(), self._long.next_deadline(), self._registrar.reports.next_deadline())
         return min((d for d in deadlines if d is not None), default=None)
 
     def run_timers(self, now_ns: int) -> None:
         """Repeat segments and reports that were not acknowledged, and forget what did not go on."""
         self._rmpp.run_timers(now_ns)
         self._long.run_timers(now_ns)
-        self._reports.run_timers(now_ns)
+        self._registrar.reports.run_timers(now_ns)
 
     def topology_changed(self) -> None:
         """The manager finished a sweep: absent ports lose what they had, subscribers hear who came and went."""
-        self._changed = True
+        self._horizon.forget()
+        self._registrar.changed()
         if not self._queue.waiting(_TOPOLOGY):
-            self._queue.put(_TOPOLOGY, self._follow_topology())
-
-    def _follow_topology(self) -> Job:
-        while self._changed:
-            self._changed = False
-            if not self.manager.is_master:
-                # Ports register with the new one; when this one is master again, they will do so here.
-                self._registries()
-                self._aliases.forget()
-                self._reports.forget()
-                self._present = {}
-                continue
-            self._horizon.forget()
-            self._aliases.apply(self.manager.topology)
-            ends = [port for _, port in self.manager.topology.end_ports() if port.lid]
-            present = {madwire.gid(port.info.gid_prefix, port.guid): port.lid for port in ends}
-            before, self._present = self._present, present
-            yield
-            for port_gid in sorted({*before, *self.multicast.ports()} - present.keys()):
-                yield from self._forget(port_gid, before.get(port_gid))
-            for number, group in enumerate(list(self.multicast.groups.values()), 1):
-                # Members may hang on another port now.
-                self._write(group, None)
-                if number % GROUPS_PER_TURN == 0:
-                    yield
-            for port_gid in sorted(before.keys() - present):
-                self._reports.tell(madwire.TRAP_GID_OUT_OF_SERVICE, port_gid)
-            for port_gid in sorted(present.keys() - before):
-                self._reports.tell(madwire.TRAP_GID_IN_SERVICE, port_gid)
-
-    def _forget(self, port_gid: bytes, lid: int | None) -> Job:
-        """A port is gone: so is all that it told."""
-        self.services.forget(port_gid)
-        if lid is not None:
-            self.subscribers.forget(lid)
-        yield
-        for group, gone in self.multicast.purge(port_gid):
-            self._group_changed(group, gone, None)
-            yield
+            self._queue.put(_TOPOLOGY, self._registrar.follow())
 
     # Requests
 
     def _accept(self, packet: Packet, request: SaMad, data: bytes) -> None:
         """Put a request into its sender's queue; `data` may have come in several segments."""
-        if request.sm_key:
-            # Nobody knows a key (C15-0.1.5: such a request gets no answer).
+        if request.sm_key not in (0, OPENSM_KEY):
+            # C15-0.1.5: a request with a wrong key gets no answer.
             self.counters[DirectoryCount.BAD_SM_KEY] += 1
-        elif self._queue.put(packet.route.slid, self._dispatch(packet, request, data)):
+        elif self._queue.put(self._asker(packet), self._dispatch(packet, request, data)):
             self.counters[DirectoryCount.REQUESTS] += 1
         else:
             # Hosts repeat questions that get no answer.
             self.counters[DirectoryCount.TOO_MANY_REQUESTS] += 1
 
-    def _is_sender(self, packet: Packet, port_gid: bytes) -> bool:
-        """Tell whether a request comes from the port with this GID."""
-        found = self.manager.topology.by_gid(port_gid)
-        if found is not None and found[1].lid == packet.route.slid:
-            return True
-        self.counters[DirectoryCount.NOT_ONES_OWN] += 1
-        return False
+    def _asker(self, packet: Packet) -> int:
+        """The base LID of the port that sent a request, whichever of its LIDs it used."""
+        found = self.manager.topology.by_lid(packet.route.slid)
+        return found[1].lid if found is not None else packet.route.slid
 
     def _dispatch(self, packet: Packet, request: SaMad, data: bytes) -> Job:
         method, attr_id = request.method, request.attr_id
@@ -233,13 +202,13 @@ class SubnetAdministration:
         elif (method, attr_id) == (madwire.METHOD_GET_TRACE_TABLE, sa.PATH_RECORD):
             yield from self._trace(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.MC_MEMBER_RECORD:
-            self._membership(packet, request)
+            self._registrar.membership(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.SERVICE_RECORD:
-            self._service(packet, request)
+            self._registrar.service(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.GUID_INFO_RECORD:
-            self._alias(packet, request)
+            self._registrar.alias(packet, request)
         elif method == METHOD_SET and attr_id == madwire.ATTR_INFORM_INFO:
-            self._inform(packet, request)
+            self._registrar.inform(packet, request)
         elif attr_id in _KNOWN:
             self._answer(packet, request, madwire.STATUS_UNSUPPORTED_METHOD)
         else:
@@ -258,7 +227,14 @@ class SubnetAdministration:
         if layout is None:
             self._unsupported(packet, request)
             return
+        if layout is sa.PKeyTableRecord and request.sm_key != OPENSM_KEY:
+            # For those who are trusted (15.4.1.2): with this key anybody is, as with OpenSM.
+            self._answer(packet, request, madwire.SA_STATUS_REQ_INVALID)
+            return
         wanted = layout.from_bytes(request.data.ljust(layout.SIZE, b"\0"))
+        if isinstance(wanted, PathRecord) and not table and not request.component_mask & PATH_ENDS:
+            self._answer(packet, request, madwire.SA_STATUS_INSUFFICIENT_COMPONENTS)
+            return
         if isinstance(wanted, sa.SlToVlRecord | sa.VlArbitrationRecord):
             self._lanes(packet, request, wanted)
             return
@@ -276,12 +252,13 @@ class SubnetAdministration:
         """Answer with the records among these, of which None are not meant."""
         table = table or request.method == METHOD_GET_TABLE
         # One path is as good as another; of other records, two are too many.
-        enough = MAX_RECORDS if table else 1 if layout is PathRecord else 2
-        found: list[Layout] = []
+        enough = MAX_RECORDS + 1 if table else 1 if layout is PathRecord else 2
+        stride = sa.stride_bytes(layout)
+        found: list[bytes] = []
         try:
             for number, record in enumerate(every, 1):
                 if record is not None:
-                    found.append(record)
+                    found.append(record.to_bytes().ljust(stride, b"\0"))
                     if len(found) >= enough:
                         break
                 if number % RECORDS_PER_TURN == 0:
@@ -289,15 +266,17 @@ class SubnetAdministration:
         except NotOnePath as problem:
             self._answer(packet, request, problem.status)
             return
-        if table:
+        if len(found) > MAX_RECORDS:
+            self._answer(packet, request, madwire.SA_STATUS_NO_RESOURCES)
+        elif table:
             yield
-            self._answer_table(packet, request, layout, found)
+            self._answer_table(packet, request, stride, b"".join(found))
         elif not found:
             self._answer(packet, request, madwire.SA_STATUS_NO_RECORDS)
         elif len(found) > 1:
             self._answer(packet, request, madwire.SA_STATUS_TOO_MANY_RECORDS)
         else:
-            self._answer(packet, request, 0, found[0])
+            self._answer(packet, request, 0, layout.from_bytes(found[0]))
 
     def _multi_paths(self, packet: Packet, request: SaMad, data: bytes) -> Job:
         wanted = sa.MultiPathRecord.from_bytes(data[: sa.MultiPathRecord.SIZE])
@@ -332,7 +311,7 @@ class SubnetAdministration:
         job = self._collect(packet, request, type(wanted), iter(found))
         # There are never more of these than requests that were taken.
         self.manager.transactions.start(
-            lanes.ask(questions, found), lambda: _taken(self._queue.put(packet.route.slid, job, limit=MAX_RECORDS))
+            lanes.ask(questions, found), lambda: _taken(self._queue.put(self._asker(packet), job, limit=MAX_RECORDS))
         )
 
     def _records(self, layout: type[Layout], wanted: Layout, request: SaMad, asker: int) -> Iterator[Layout | None]:
@@ -343,14 +322,15 @@ class SubnetAdministration:
             yield from paths.paths(self.manager, self.multicast, wanted, mask, sees)
             return
         if isinstance(wanted, McMemberRecord):
-            yield from self.multicast.query(wanted, mask, self._horizon.pkeys(asker))
+            trusted = request.sm_key == OPENSM_KEY
+            yield from self.multicast.query(wanted, mask, self._horizon.pkeys(asker), trusted=trusted)
             return
         if isinstance(wanted, ServiceRecord):
-            for service in self.services.all(self._now_ns()):
-                yield service if matches(service, wanted, mask) else None
+            for service, shown in self.services.all(self._now_ns()):
+                yield shown if matches(service, wanted, mask) else None
             return
         if isinstance(wanted, sa.InformInfoRecord):
-            for inform in self._inform_records():
+            for inform in self._registrar.inform_records():
                 yield inform if matches(inform, wanted, mask) else None
             return
         bits = 0
@@ -362,98 +342,6 @@ class SubnetAdministration:
             able = not isinstance(row, sa.PortInfoRecord) or row.info.capability_mask & bits == bits
             yield row if able and matches(row, wanted, mask) and all(map(sees, about)) else None
 
-    def _membership(self, packet: Packet, request: SaMad) -> None:
-        wanted = McMemberRecord.from_bytes(request.data)
-        mask = request.component_mask
-        found = self.manager.topology.by_gid(wanted.port_gid)
-        created = gone = False
-        if found is None:
-            self._answer(packet, request, madwire.SA_STATUS_INVALID_GID)
-            return
-        if not self._is_sender(packet, wanted.port_gid):
-            # o15-0.2.1: only the port itself changes its membership.
-            self._answer(packet, request, madwire.SA_STATUS_REQ_INVALID)
-            return
-        if request.method == METHOD_SET:
-            status, group, created = self.multicast.join(wanted, mask, found[1].pkeys)
-        else:
-            before = self.multicast.groups.get(wanted.mgid)
-            left = before.record_for(wanted.port_gid) if before is not None else None
-            status, group, gone = self.multicast.leave(wanted, mask)
-        if group is None:
-            self._answer(packet, request, status)
-            return
-        record = group.record_for(wanted.port_gid) if request.method == METHOD_SET else left
-        if created:
-            self._reports.tell(madwire.TRAP_GROUP_CREATED, group.record.mgid)
-        self._group_changed(group, gone, lambda: self._answer(packet, request, 0, record))
-
-    def _group_changed(self, group: Group, gone: bool, done: Callable[[], None] | None) -> None:
-        if gone:
-            self._reports.tell(madwire.TRAP_GROUP_DELETED, group.record.mgid)
-        self._write(group, done)
-
-    def _write(self, group: Group, done: Callable[[], None] | None) -> None:
-        """Have the tables written for a group as it is now."""
-        topology = self.manager.topology
-        receivers: set[PortKey] = set()
-        senders: set[PortKey] = set()
-        for port_gid, state in group.members.items():
-            found = topology.by_gid(port_gid)
-            place = topology.attachment(*found) if found is not None else None
-            if place is not None:
-                (receivers if state & (sa.JOIN_FULL | sa.JOIN_NON) else senders).add(place)
-        self.manager.set_group(group.record.mlid, receivers, senders, done)
-
-    def _service(self, packet: Packet, request: SaMad) -> None:
-        record = ServiceRecord.from_bytes(request.data)
-        if not self._is_sender(packet, record.gid):
-            status = madwire.SA_STATUS_DENIED
-        elif request.method == METHOD_DELETE:
-            status = self.services.remove(record, self._now_ns())
-        else:
-            status = self.services.register(record, self._now_ns())
-        self._answer(packet, request, status, None if status else record)
-
-    def _alias(self, packet: Packet, request: SaMad) -> None:
-        wanted = GuidInfoRecord.from_bytes(request.data)
-        manager = self.manager
-        found = manager.topology.by_lid(wanted.lid)
-        lid_named = request.component_mask & 1
-        if found is None or not lid_named or packet.route.slid not in found[1].lids:
-            # Nobody but the port itself.
-            self.counters[DirectoryCount.NOT_ONES_OWN] += 1
-            self._answer(packet, request, madwire.SA_STATUS_REQ_INVALID)
-            return
-        node, port = found
-        remove = request.method == METHOD_DELETE
-        status = self._aliases.change(manager.topology, port, wanted, request.component_mask, remove)
-        if status:
-            self._answer(packet, request, status)
-            return
-        table = smp.pack_guids([port.guid, *port.aliases]).ljust(64, b"\0")
-        record = GuidInfoRecord(lid=port.lid, block=0, guids=table)
-        # Written before it is promised.
-        work = lanes.write(manager.ask(METHOD_SET, smp.GUID_INFO, 0, node, port.number, table))
-        manager.transactions.start(work, lambda: self._answer(packet, request, 0, record))
-
-    def _inform(self, packet: Packet, request: SaMad) -> None:
-        inform = InformInfo.from_bytes(request.data)
-        if self.manager.topology.by_lid(packet.route.slid) is None:
-            status = madwire.SA_STATUS_DENIED
-        else:
-            status = self.subscribers.change(packet.route.slid, inform)
-        self._answer(packet, request, status, None if status else inform)
-
-    def _inform_records(self) -> Iterator[Layout]:
-        for number, subscriber in enumerate(self.subscribers.all()):
-            found = self.manager.topology.by_lid(subscriber.lid)
-            if found is None:
-                continue
-            port_gid = madwire.gid(found[1].info.gid_prefix, found[1].guid)
-            inform = InformInfo(is_generic=1, subscribe=1, trap_number=subscriber.trap_number, qpn=subscriber.qpn)
-            yield sa.InformInfoRecord(subscriber_gid=port_gid, enumeration=number, inform=inform)
-
     # Answers
 
     def _answer(self, packet: Packet, request: SaMad, status: int, record: Layout | None = None) -> None:
@@ -463,20 +351,16 @@ class SubnetAdministration:
             reply.attr_offset = sa.stride_bytes(type(record)) // 8
         self._send(self._packet_to(packet, reply.to_bytes()))
 
-    def _answer_table(self, packet: Packet, request: SaMad, layout: type[Layout], records: list[Layout]) -> None:
-        stride = sa.stride_bytes(layout)
+    def _answer_table(self, packet: Packet, request: SaMad, stride: int, data: bytes) -> None:
         header = _header(request, 0)
         if request.method != madwire.METHOD_GET_MULTI:
             header.method = madwire.METHOD_GET_TABLE_RESP
         header.attr_offset = stride // 8
         key = (packet.route.slid, packet.src_qp, request.tid)
-        self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), TableResponse(header, records, stride))
+        self._rmpp.start(key, lambda mad: self._packet_to(packet, mad), TableResponse(header, data))
 
     def _packet_to(self, request: Packet, mad: bytes) -> Packet:
         return gmp_reply(request, mad, self.manager.lid)
-
-    def _issuer(self) -> tuple[int, bytes]:
-        return self.manager.lid, madwire.gid(self.manager.gid_prefix, self.manager.guid)
 
 
 def _taken(_: bool) -> None:

@@ -6,9 +6,11 @@ disabled ports of switches, P_Keys, GUIDs. Anything else that differs asks for a
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
+from vhca.subnet.answers import ok
 from vhca.subnet.counters import ManagerCount
+from vhca.subnet.port_setup import capacity, pkey_blocks, pkey_tables
 from vhca.subnet.tables import SwitchTables
 from vhca.subnet.topology import Node, NodePort, Topology
 from vhca.subnet.transactions import Request, Work
@@ -18,7 +20,9 @@ from vhca.wire.smp import PortInfo, SwitchInfo
 
 _READ_EACH_TURN: Final = 32
 
-Place = tuple[Node, NodePort]
+Part = tuple[Node, NodePort, int, bytes]
+"""A block of a table of a port: its modifier, and what is to be in it."""
+P = TypeVar("P")
 
 
 class Ask(Protocol):
@@ -44,12 +48,15 @@ class Audit:
         counters: Counter[ManagerCount],
         ask: Ask,
         differs: Callable[[Node, NodePort, PortInfo], bool],
+        *,
+        partitioned: bool = False,
     ) -> None:
         self._topology = topology
         self._tables = tables
         self._counters = counters
         self._ask = ask
         self._differs = differs
+        self._partitioned = partitioned
         self.dirty = not topology.nodes
 
     def work(self) -> Work:
@@ -103,37 +110,37 @@ class Audit:
         return self._ask(METHOD_SET, smpwire.PORT_INFO, port.number, node, port.number, info.to_bytes())
 
     def _identities(self) -> Work:
-        """P_Keys and GUIDs of adapters: each has what the manager intends and no more."""
-        ends = [(node, port) for node, port in self._topology.end_ports() if not node.is_switch]
-        yield from self._compare(
-            ends,
-            smpwire.P_KEY_TABLE,
-            lambda port: smpwire.pack_words(port.pkeys).ljust(64, b"\0"),
-            ManagerCount.CHANGED_PKEYS,
-        )
-        yield from self._compare(
-            ends,
-            smpwire.GUID_INFO,
-            lambda port: smpwire.pack_guids([port.guid, *port.aliases]).ljust(64, b"\0"),
-            ManagerCount.CHANGED_GUIDS,
-        )
+        """P_Keys and GUIDs: each table has what the manager intends and no more."""
+        pkeys: list[Part] = []
+        for node, port, wanted in pkey_tables(self._topology):
+            # With partitions, what is behind the intended entries counts, too.
+            held = capacity(node) if self._partitioned else 0
+            for block, data in pkey_blocks(wanted, held):
+                pkeys.append((node, port, block | (port.number << 16 if node.is_switch else 0), data))
+        yield from self._compare(pkeys, smpwire.P_KEY_TABLE, ManagerCount.CHANGED_PKEYS)
+        guids: list[Part] = [
+            (node, port, 0, smpwire.pack_guids([port.guid, *port.aliases]).ljust(64, b"\0"))
+            for node, port in self._topology.end_ports()
+            if not node.is_switch
+        ]
+        yield from self._compare(guids, smpwire.GUID_INFO, ManagerCount.CHANGED_GUIDS)
 
-    def _compare(
-        self, ends: list[Place], attr_id: int, wanted: Callable[[NodePort], bytes], counter: ManagerCount
-    ) -> Work:
+    def _compare(self, parts: list[Part], attr_id: int, counter: ManagerCount) -> Work:
         ask = self._ask
-        for some in _slices(ends):
-            answers: list[Smp | None] = yield [ask(METHOD_GET, attr_id, 0, node, port.number) for node, port in some]
+        for some in _slices(parts):
+            answers: list[Smp | None] = yield [
+                ask(METHOD_GET, attr_id, modifier, node, port.number) for node, port, modifier, _ in some
+            ]
             wrong = [
-                ask(METHOD_SET, attr_id, 0, node, port.number, wanted(port))
-                for (node, port), answer in zip(some, answers, strict=True)
-                if answer is not None and not answer.status & 0x7FFF and answer.data != wanted(port)
+                ask(METHOD_SET, attr_id, modifier, node, port.number, wanted)
+                for (node, port, modifier, wanted), answer in zip(some, answers, strict=True)
+                if answer is not None and ok(answer) and answer.data != wanted
             ]
             if wrong:
                 self._counters[counter] += len(wrong)
                 yield wrong
 
 
-def _slices(places: list[Place]) -> Iterator[list[Place]]:
+def _slices(places: list[P]) -> Iterator[list[P]]:
     for at in range(0, len(places), _READ_EACH_TURN):
         yield places[at : at + _READ_EACH_TURN]

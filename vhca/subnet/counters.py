@@ -31,7 +31,7 @@ class DirectoryCount(Name):
     TOO_MANY_REQUESTS = "too_many_requests", "Requests that came while their sender's queue was full."
     BAD_PACKET = "bad_packet", "Datagrams that are no subnet administration."
     NOT_HERE = "not_here", "Datagrams while another manager was master, whose administration is elsewhere."
-    BAD_SM_KEY = "bad_sm_key", "Requests with an SM_Key; nobody knows one."
+    BAD_SM_KEY = "bad_sm_key", "Requests with a wrong SM_Key."
     NOT_ONES_OWN = "not_ones_own", "Requests for what is another port's."
     RESPONSES = "responses", "Responses, for which nobody here waits."
     REPORTS = "reports", "Reports sent to subscribers."

@@ -26,10 +26,16 @@ Question = tuple[Lanes, Request]
 def questions(manager: SubnetManager, wanted: Lanes, mask: int, sees: Sees) -> list[Question]:
     """Records that a query asks for, still empty, and the request that fills each; at most one more than is allowed."""
     found: list[Question] = []
-    every = _arbitration(manager) if isinstance(wanted, sa.VlArbitrationRecord) else _mappings(manager)
-    for node, port, record, modifier in every:
+    arbitration = isinstance(wanted, sa.VlArbitrationRecord)
+    # Ports without a link have tables, too, but are told only if their node is named.
+    all_ports = bool(mask & 1)
+    for node, port, record, modifier in (
+        _arbitration(manager, all_ports) if arbitration else _mappings(manager, all_ports)
+    ):
         end = node.ports.get(0) if node.is_switch else port
-        if not matches(record, wanted, mask) or end is None or not sees(end):
+        # Port 0 of an adapter is the one with that LID.
+        meant = mask & ~_PORTS[type(record)] if not node.is_switch and not _port_of(wanted) else mask
+        if not matches(record, wanted, meant) or end is None or not sees(end):
             continue
         attribute = smp.SL_TO_VL if isinstance(record, sa.SlToVlRecord) else smp.VL_ARBITRATION
         request = manager.ask(METHOD_GET, attribute, modifier, node, port.number)
@@ -44,12 +50,14 @@ def ask(some: list[Question], found: list[Layout]) -> Work:
     """Ask, and collect the records that agents have answered."""
     answers = yield [request for _, request in some]
     for (record, _), answer in zip(some, answers, strict=True):
-        if answer is None or not ok(answer):
+        if answer is None:
             continue
+        # An agent refuses blocks behind the end of its table: nothing is in them.
+        data = answer.data if ok(answer) else bytes(64)
         if isinstance(record, sa.SlToVlRecord):
-            record.lanes = answer.data[:8]
+            record.lanes = data[:8]
         else:
-            record.weights = answer.data
+            record.weights = data
         found.append(record)
 
 
@@ -58,18 +66,26 @@ def write(request: Request) -> Work:
     yield [request]
 
 
-def _linked(node: Node) -> list[NodePort]:
-    """Port 0 of a switch, and all ports that have a link."""
+_PORTS: Final[dict[type[Layout], int]] = {sa.SlToVlRecord: 0b110, sa.VlArbitrationRecord: 0b010}
+"""Components that name ports."""
+
+
+def _port_of(wanted: Lanes) -> int:
+    return wanted.out_port if isinstance(wanted, sa.SlToVlRecord) else wanted.port_num
+
+
+def _ports(node: Node, every: bool) -> list[NodePort]:
+    """Port 0 of a switch, and all ports that have a link, or all that there are."""
     return [
         port
         for port in node.ports.values()
-        if (node.is_switch and not port.number) or port.info.port_state != smp.PORT_DOWN
+        if every or (node.is_switch and not port.number) or port.info.port_state != smp.PORT_DOWN
     ]
 
 
-def _mappings(manager: SubnetManager) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
+def _mappings(manager: SubnetManager, every: bool) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
     for node in manager.topology.nodes.values():
-        ports = _linked(node)
+        ports = _ports(node, every)
         lid = next((port.lid for port in node.end_ports()), 0)
         for port in ports:
             if not node.is_switch:
@@ -80,10 +96,10 @@ def _mappings(manager: SubnetManager) -> Iterator[tuple[Node, NodePort, Lanes, i
                 yield node, port, record, arrival.number << 8 | port.number
 
 
-def _arbitration(manager: SubnetManager) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
+def _arbitration(manager: SubnetManager, every: bool) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
     for node in manager.topology.nodes.values():
         lid = next((port.lid for port in node.end_ports()), 0)
-        for port in _linked(node):
+        for port in _ports(node, every):
             for block in range(1, 5):
                 own = lid if node.is_switch else port.lid
                 record = sa.VlArbitrationRecord(lid=own, port_num=port.number, block=block)

@@ -247,7 +247,8 @@ class SubnetManager:
         if not self.election.is_master:
             return
         before = self.transactions.asked
-        audit = Audit(self.topology, self.tables, self.counters, self.ask, self._differs)
+        partitioned = bool(self.partitions.partitions)
+        audit = Audit(self.topology, self.tables, self.counters, self.ask, self._differs, partitioned=partitioned)
         yield from audit.work()
         self._rest_ns = (self.transactions.asked - before) * REST_NS
         rivals: list[Rival] = []

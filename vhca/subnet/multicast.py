@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from vhca.management.link_speed import gbps, rate_of, rates, slower
 from vhca.subnet.partitions import Group as Described
+from vhca.subnet.topology import NodePort
 from vhca.wire import sa, smp
 from vhca.wire.mad import SA_STATUS_INSUFFICIENT_COMPONENTS, SA_STATUS_NO_RESOURCES
 from vhca.wire.mad import SA_STATUS_REQ_INVALID as REQ_INVALID
@@ -23,6 +25,9 @@ IPOIB_QKEY: Final = 0x00000B1B
 # 4.096 us << 14, 67 ms. Connection managers make ACK timeouts of it: OpenSM's 18 would let each lost one cost seconds.
 LIFE_TIME: Final = 14
 MLID_COUNT: Final = 4096
+# The signature of MGIDs that the SA makes, and a scope.
+_FROM_SA: Final = b"\xa0\x1b"
+_LINK_LOCAL: Final = 2
 
 # A join that creates a group must say at least this (15.2.5.17.3).
 _CREATE_COMPONENTS: Final = sa.MC_QKEY | sa.MC_TCLASS | sa.MC_PKEY | sa.MC_SL | sa.MC_FLOW_LABEL
@@ -50,6 +55,13 @@ class Group:
         record.port_gid = port_gid
         record.join_state = self.members.get(port_gid, 0)
         return record
+
+
+def rate_selected(selector: int, wanted: int, actual: int) -> bool:
+    """As :func:`selected` for rates, by what they are and not by their codes; one that does not exist is not there."""
+    if selector in (sa.SELECT_GREATER, sa.SELECT_LESS):
+        return bool(gbps(wanted)) and selected(selector, rates().index(wanted), rates().index(actual))
+    return selected(selector, wanted, actual)
 
 
 def selected(selector: int, wanted: int, actual: int) -> bool:
@@ -105,8 +117,8 @@ class MulticastGroups:
             scope=one.mgid[1] & 0xF,
         )
 
-    def join(self, wanted: McMemberRecord, mask: int, pkeys: Collection[int]) -> tuple[int, Group | None, bool]:
-        """Join or create: (status, group, whether it was created). `pkeys` is the table of who asks."""
+    def join(self, wanted: McMemberRecord, mask: int, port: NodePort) -> tuple[int, Group | None, bool]:
+        """Join or create: (status, group, whether it was created); `port` is that of who asks."""
         if not mask & sa.MC_PORT_GID or not mask & sa.MC_JOIN_STATE or not wanted.join_state:
             return SA_STATUS_INSUFFICIENT_COMPONENTS, None, False
         group = self.groups.get(wanted.mgid) if mask & sa.MC_MGID else None
@@ -114,12 +126,13 @@ class MulticastGroups:
         mine = self._groups_of.get(wanted.port_gid, set())
         if len(mine) >= self.share and (group is None or group.record.mgid not in mine):
             return SA_STATUS_NO_RESOURCES, None, False
-        # Members of its partition join a group, and full ones make it.
-        allowed = (group.record.pkey, group.record.pkey & 0x7FFF) if group is not None else (wanted.pkey | 0x8000,)
-        if not any(pkey in pkeys for pkey in allowed) and (group is not None or mask & sa.MC_PKEY):
+        # Members of its partition join a group and make it, limited ones, too.
+        partition = wanted.pkey if group is None else group.record.pkey
+        member = any(pkey and not (pkey ^ partition) & 0x7FFF for pkey in port.pkeys)
+        if not member and (group is not None or mask & sa.MC_PKEY):
             return REQ_INVALID, None, False
         if group is None:
-            status, group = self._create(wanted, mask)
+            status, group = self._create(wanted, mask, port)
             if group is None:
                 return status, None, False
         elif not self._agrees(group.record, wanted, mask):
@@ -149,15 +162,30 @@ class MulticastGroups:
             if group is not None and port_gid in group.members:
                 yield group, self._remove(group, port_gid, 0xF)
 
-    def query(self, wanted: McMemberRecord, mask: int, pkeys: Collection[int]) -> Iterator[McMemberRecord | None]:
-        """Records that match: one for each group, or for each member if a member is asked for; None if one does not.
+    def query(
+        self, wanted: McMemberRecord, mask: int, pkeys: Collection[int], *, trusted: bool = False
+    ) -> Iterator[McMemberRecord | None]:
+        """Records that match; None for each that was looked at and does not.
 
-        Groups of partitions that are not in `pkeys`, the table of who asks, are none of its business. Records are the
-        groups' own: not to be changed.
+        There is one for each group, without members; for each member if one is asked for, or if who asks is `trusted`
+        (15.2.5.17.1). Groups of partitions that are not in `pkeys`, the table of who asks, are none of its business.
+        Records are the groups' own: not to be changed.
         """
         bases = {pkey & 0x7FFF for pkey in pkeys if pkey}
         for group in list(self.groups.values()):
-            yield self._matching(group, wanted, mask) if group.record.pkey & 0x7FFF in bases else None
+            found = self._matching(group, wanted, mask) if group.record.pkey & 0x7FFF in bases else None
+            if found is None or not trusted or mask & sa.MC_PORT_GID:
+                yield self._of_state(found, wanted, mask)
+                continue
+            for port_gid in list(group.members):
+                yield self._of_state(group.record_for(port_gid), wanted, mask)
+
+    @staticmethod
+    def _of_state(record: McMemberRecord | None, wanted: McMemberRecord, mask: int) -> McMemberRecord | None:
+        """The record, if its JoinState has all that is asked for."""
+        if record is None or (mask & sa.MC_JOIN_STATE and wanted.join_state & ~record.join_state):
+            return None
+        return record
 
     def _matching(self, group: Group, wanted: McMemberRecord, mask: int) -> McMemberRecord | None:
         if mask & sa.MC_MGID and group.record.mgid != wanted.mgid:
@@ -194,18 +222,22 @@ class MulticastGroups:
         if not mine:
             del self._groups_of[port_gid]
 
-    def _create(self, wanted: McMemberRecord, mask: int) -> tuple[int, Group | None]:
+    def _create(self, wanted: McMemberRecord, mask: int, port: NodePort) -> tuple[int, Group | None]:
         if not wanted.join_state & (sa.JOIN_FULL | sa.JOIN_SEND_ONLY_FULL):
             return REQ_INVALID, None
         if mask & _CREATE_COMPONENTS != _CREATE_COMPONENTS:
             # Hosts that only want to join learn that there is no such group yet.
             missing_all = not mask & (_CREATE_COMPONENTS & ~sa.MC_PKEY)
             return (REQ_INVALID if missing_all else SA_STATUS_INSUFFICIENT_COMPONENTS), None
-        mgid = wanted.mgid if mask & sa.MC_MGID and any(wanted.mgid) else self._fresh_mgid(wanted)
-        if mgid[0] != 0xFF:
+        given = bool(mask & sa.MC_MGID and any(wanted.mgid))
+        mgid = wanted.mgid if given else self._fresh_mgid(wanted)
+        if given and not _may_be_given(mgid):
             return REQ_INVALID, None
-        mtu = self._choose(wanted.mtu_selector, wanted.mtu, mask & sa.MC_MTU, self._default_mtu, smp.MTU_4096)
-        rate = self._choose(wanted.rate_selector, wanted.rate, mask & sa.MC_RATE, self._default_rate, 63)
+        # What the port that makes it can do (o15-0.2.2).
+        most = min(self._default_mtu, port.info.neighbor_mtu)
+        mtu = _choose(wanted.mtu_selector, wanted.mtu, mask & sa.MC_MTU, most, range(1, smp.MTU_4096 + 1))
+        fastest = slower(self._default_rate, rate_of(port.info))
+        rate = _choose(wanted.rate_selector, wanted.rate, mask & sa.MC_RATE, fastest, rates())
         if mtu is None or rate is None:
             return REQ_INVALID, None
         if not self._free:
@@ -223,21 +255,6 @@ class MulticastGroups:
         return 0, group
 
     @staticmethod
-    def _choose(selector: int, wanted: int, named: int, default: int, largest: int) -> int | None:
-        """A value that a selector asks for; None if there is none."""
-        if not named:
-            return default
-        if selector == sa.SELECT_GREATER:
-            value = max(default, wanted + 1)
-        elif selector == sa.SELECT_LESS:
-            value = min(default, wanted - 1)
-        elif selector == sa.SELECT_EXACTLY:
-            value = wanted
-        else:
-            value = default
-        return value if 1 <= value <= largest else None
-
-    @staticmethod
     def _agrees(record: McMemberRecord, wanted: McMemberRecord, mask: int) -> bool:
         """Tell whether what a join or query names fits the group."""
         if any(mask & bit and getattr(record, name) != getattr(wanted, name) for bit, name in _EQUAL):
@@ -247,14 +264,38 @@ class MulticastGroups:
             return False
         if mask & sa.MC_MTU and mask & sa.MC_MTU_SELECTOR and not selected(wanted.mtu_selector, wanted.mtu, record.mtu):
             return False
+        timed = mask & sa.MC_LIFE_TIME and mask & sa.MC_LIFE_TIME_SELECTOR
+        if timed and not selected(wanted.life_time_selector, wanted.life_time, record.life_time):
+            return False
         rated = mask & sa.MC_RATE and mask & sa.MC_RATE_SELECTOR
-        return not rated or selected(wanted.rate_selector, wanted.rate, record.rate)
+        return not rated or rate_selected(wanted.rate_selector, wanted.rate, record.rate)
 
     def _fresh_mgid(self, wanted: McMemberRecord) -> bytes:
         """A GID for whoever wants the SA to choose one: transient, of the asked scope."""
         scope = wanted.scope or 2
         while True:
-            mgid = bytes((0xFF, 0x10 | scope, 0xA0, 0x1B)) + self._fresh.to_bytes(12, "big")
+            mgid = bytes((0xFF, 0x10 | scope)) + _FROM_SA + self._fresh.to_bytes(12, "big")
             self._fresh += 1
             if mgid not in self.groups:
                 return mgid
+
+
+def _may_be_given(mgid: bytes) -> bool:
+    """Tell whether a host may choose this MGID: flags that exist, and not what only the SA makes (15.2.5.17)."""
+    flags, scope = mgid[1] >> 4, mgid[1] & 0xF
+    return mgid[0] == 0xFF and flags <= 1 and not (mgid[2:4] == _FROM_SA and scope == _LINK_LOCAL)
+
+
+def _choose(selector: int, wanted: int, named: int, most: int, values: Sequence[int]) -> int | None:
+    """The largest value up to `most` that a selector asks for; `values` from small to large; None if there is none."""
+    possible = values[: values.index(most) + 1] if most in values else values
+    if not named or selector == sa.SELECT_BEST:
+        return most
+    if wanted not in values:
+        return None
+    if selector == sa.SELECT_EXACTLY:
+        return wanted if wanted in possible else None
+    at = values.index(wanted)
+    fits = [value for value in possible if (values.index(value) > at) == (selector == sa.SELECT_GREATER)]
+    fits = [value for value in fits if value != wanted]
+    return fits[-1] if fits else None

@@ -6,7 +6,7 @@ from typing import Final
 from vhca.management.link_speed import rate_of, slower
 from vhca.subnet.discovery import MAX_HOPS
 from vhca.subnet.manager import SubnetManager
-from vhca.subnet.multicast import LIFE_TIME, MulticastGroups, selected
+from vhca.subnet.multicast import LIFE_TIME, MulticastGroups, rate_selected, selected
 from vhca.subnet.partitions import FULL_MEMBER, shared
 from vhca.subnet.topology import Node, NodePort, PortKey
 from vhca.wire import sa, smp
@@ -19,7 +19,8 @@ from vhca.wire.mad import (
 from vhca.wire.sa import MultiPathRecord, PathRecord
 
 MTU_LARGEST: Final = smp.MTU_4096
-_ENDS: Final = sa.PATH_SGID | sa.PATH_SLID | sa.PATH_DGID | sa.PATH_DLID
+PATH_ENDS: Final = sa.PATH_SGID | sa.PATH_SLID | sa.PATH_DGID | sa.PATH_DLID
+"""Components of which a query for one path names some."""
 
 Place = tuple[Node, NodePort]
 Sees = Callable[[NodePort], bool]
@@ -72,14 +73,12 @@ class NotOnePath(Exception):
 def paths(
     manager: SubnetManager, groups: MulticastGroups, wanted: PathRecord, mask: int, sees: Sees
 ) -> Iterator[PathRecord | None]:
-    """Paths that a query asks for, None for each that it does not; at least one end must be named (15.2.5.16)."""
+    """Paths that a query asks for, None for each that it does not (15.2.5.16)."""
     if mask & sa.PATH_DGID and wanted.dgid[0] == 0xFF:
         yield from _group_paths(manager, groups, wanted, mask, sees)
         return
     sources = _ends(manager, wanted.sgid, wanted.slid, mask & sa.PATH_SGID, mask & sa.PATH_SLID, sees)
     destinations = _ends(manager, wanted.dgid, wanted.dlid, mask & sa.PATH_DGID, mask & sa.PATH_DLID, sees)
-    if not mask & _ENDS:
-        raise NotOnePath(SA_STATUS_INSUFFICIENT_COMPONENTS)
     for source in sources:
         for destination in destinations:
             pkey = _common(source[1], destination[1], wanted.pkey if mask & sa.PATH_PKEY else None)
@@ -101,6 +100,8 @@ def multi_paths(
     if len(gids) < 16 * (sgids + dgids):
         raise NotOnePath(SA_STATUS_REQ_INVALID)
     every = [gids[at : at + 16] for at in range(0, 16 * (sgids + dgids), 16)]
+    if any(one[0] == 0xFF for one in every):
+        raise NotOnePath(SA_STATUS_INVALID_GID)
     one = PathRecord(sl=wanted.sl, pkey=wanted.pkey, mtu_selector=wanted.mtu_selector, mtu=wanted.mtu)
     one.rate_selector, one.rate = wanted.rate_selector, wanted.rate
     one_mask = sa.PATH_SGID | sa.PATH_DGID
@@ -275,9 +276,12 @@ def _finish(path: PathRecord, wanted: PathRecord, mask: int, mtu: int, rate: int
     if mask & sa.PATH_MTU and mask & sa.PATH_MTU_SELECTOR and not selected(wanted.mtu_selector, wanted.mtu, mtu):
         return None
     rated = mask & sa.PATH_RATE and mask & sa.PATH_RATE_SELECTOR
-    if rated and not selected(wanted.rate_selector, wanted.rate, rate):
+    if rated and not rate_selected(wanted.rate_selector, wanted.rate, rate):
         return None
     if mask & sa.PATH_SL and wanted.sl != path.sl:
+        return None
+    timed = mask & sa.PATH_LIFE_TIME and mask & sa.PATH_LIFE_TIME_SELECTOR
+    if timed and not selected(wanted.life_time_selector, wanted.life_time, LIFE_TIME):
         return None
     path.reversible = 1
     path.numb_path = 1

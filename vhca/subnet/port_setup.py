@@ -163,7 +163,7 @@ class PortSetup:
         """P_Key tables of end ports, and of the ports of switches that guard adapters."""
         requests: list[Request] = []
         places: list[tuple[PortKey, tuple[int, ...]]] = []
-        for number, (node, port, wanted) in enumerate(_tables(topology), 1):
+        for number, (node, port, wanted) in enumerate(pkey_tables(topology), 1):
             if number % NODES_PER_TURN == 0:
                 yield []
             place = (node.guid, port.number)
@@ -174,7 +174,7 @@ class PortSetup:
                 self._pkeys[place] = wanted
                 continue
             self._pkeys[place] = _UNKNOWN
-            held = _capacity(node) if known == _UNKNOWN else len(known)
+            held = capacity(node) if known == _UNKNOWN else len(known)
             for block, data in pkey_blocks(wanted, held):
                 modifier = block | (port.number << 16 if node.is_switch else 0)
                 requests.append(self._ask(topology, METHOD_SET, smpwire.P_KEY_TABLE, modifier, node, port.number, data))
@@ -188,7 +188,7 @@ class PortSetup:
         self._pkeys |= good
 
 
-def _tables(topology: Topology) -> Iterator[tuple[Node, NodePort, tuple[int, ...]]]:
+def pkey_tables(topology: Topology) -> Iterator[tuple[Node, NodePort, tuple[int, ...]]]:
     """Ports with a P_Key table to write, and what goes into it."""
     for node in topology.nodes.values():
         for port in node.ports.values():
@@ -200,7 +200,7 @@ def _tables(topology: Topology) -> Iterator[tuple[Node, NodePort, tuple[int, ...
                     yield node, port, tuple(peer.pkeys)
 
 
-def _capacity(node: Node) -> int:
+def capacity(node: Node) -> int:
     """How many P_Keys the table of a node's port has room for."""
     enforced = node.switch_info.partition_enforcement_cap if node.switch_info is not None else 0
     return enforced if node.is_switch else node.info.partition_cap

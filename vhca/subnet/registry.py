@@ -12,6 +12,7 @@ from vhca.wire.mad import (
     SA_STATUS_DENIED,
     SA_STATUS_NO_RECORDS,
     SA_STATUS_NO_RESOURCES,
+    SA_STATUS_REQ_INVALID,
     STATUS_OK,
     InformInfo,
 )
@@ -42,10 +43,11 @@ class Services:
         self._expire(key, now_ns)
         present = self._records.get(key)
         if present is None:
-            if self._of[record.gid] >= self.share and not self._make_room(record.gid, now_ns):
+            owner = _owner(record.gid)
+            if self._of[owner] >= self.share and not self._make_room(owner, now_ns):
                 return SA_STATUS_NO_RESOURCES
-            self._of[record.gid] += 1
-        elif present[0].key != record.key:
+            self._of[owner] += 1
+        elif present[0].key != record.key and any(present[0].key):
             return SA_STATUS_DENIED
         endless = record.lease_s in (0, _FOREVER)
         shown = ServiceRecord.from_bytes(record.to_bytes())
@@ -53,34 +55,35 @@ class Services:
         self._records[key] = record, shown, None if endless else now_ns + record.lease_s * _SECOND
         return STATUS_OK
 
-    def remove(self, record: ServiceRecord, now_ns: int) -> int:
-        """Forget a record; gives the status."""
+    def remove(self, record: ServiceRecord, now_ns: int, *, key_named: bool) -> int:
+        """Forget a record; gives the status. If who asks names a ServiceKey, it must be right."""
         key = _id(record)
         self._expire(key, now_ns)
         present = self._records.get(key)
         if present is None:
             return SA_STATUS_NO_RECORDS
-        if present[0].key != record.key:
+        if key_named and present[0].key != record.key:
             return SA_STATUS_DENIED
         self._drop(key)
         return STATUS_OK
 
-    def all(self, now_ns: int) -> Iterator[ServiceRecord]:
-        """Records whose lease runs, as everybody may see them: without their keys."""
-        for _, shown, expires in list(self._records.values()):
+    def all(self, now_ns: int) -> Iterator[tuple[ServiceRecord, ServiceRecord]]:
+        """Records whose lease runs: as they are, to compare with, and as everybody may see them, without their keys."""
+        for record, shown, expires in list(self._records.values()):
             if expires is None or expires > now_ns:
-                yield shown
+                yield record, shown
 
     def forget(self, gid: bytes) -> None:
         """A port is gone."""
-        if self._of[gid]:
-            for key in [key for key in self._records if key[1] == gid]:
+        owner = _owner(gid)
+        if self._of[owner]:
+            for key in [key for key in self._records if _owner(key[1]) == owner]:
                 self._drop(key)
 
-    def _make_room(self, gid: bytes, now_ns: int) -> bool:
-        for key in [key for key in self._records if key[1] == gid]:
+    def _make_room(self, owner: bytes, now_ns: int) -> bool:
+        for key in [key for key in self._records if _owner(key[1]) == owner]:
             self._expire(key, now_ns)
-        return self._of[gid] < self.share
+        return self._of[owner] < self.share
 
     def _expire(self, key: ServiceId, now_ns: int) -> None:
         present = self._records.get(key)
@@ -89,9 +92,15 @@ class Services:
 
     def _drop(self, key: ServiceId) -> None:
         del self._records[key]
-        self._of[key[1]] -= 1
-        if not self._of[key[1]]:
-            del self._of[key[1]]
+        owner = _owner(key[1])
+        self._of[owner] -= 1
+        if not self._of[owner]:
+            del self._of[owner]
+
+
+def _owner(gid: bytes) -> bytes:
+    """The GUID of a port, of a GID: hosts are not agreed on the prefix of a ServiceGID."""
+    return gid[8:]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,6 +126,8 @@ class Subscribers:
         mine = self._of.get(lid, set())
         self._sorted = None
         if not inform.subscribe:
+            if subscriber not in mine:
+                return SA_STATUS_REQ_INVALID
             mine.discard(subscriber)
             if not mine:
                 self._of.pop(lid, None)

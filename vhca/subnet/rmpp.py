@@ -5,11 +5,10 @@ the first unacknowledged segment on a timeout and aborts after the last retry. A
 window is sent a few segments at a time, in the receiver's turns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from vhca.layout import Layout
 from vhca.management.fair_queue import FairQueue, Job
 from vhca.wire import mad as madwire
 from vhca.wire.mad import SA_DATA_BYTES, SA_HEADER_BYTES, SaMad
@@ -32,23 +31,16 @@ Key = tuple[int, int, int]
 
 
 class TableResponse:
-    """Records as the datagrams of one transfer; `header` gives the SA part of each, `stride` the bytes of a record."""
+    """Records as the datagrams of one transfer; `header` gives the SA part of each, `data` are the records."""
 
-    def __init__(self, header: SaMad, records: Sequence[Layout], stride: int) -> None:
+    def __init__(self, header: SaMad, data: bytes) -> None:
         self._header = header.to_bytes()
-        self._records = records
-        self._stride = stride
-        self._bytes = stride * len(records)
-        self.segments = max(1, -(-self._bytes // SA_DATA_BYTES))
+        self._data = data
+        self.segments = max(1, -(-len(data) // SA_DATA_BYTES))
 
     def segment(self, number: int) -> bytes:
         """The datagram of segment `number`, from 1."""
-        start = (number - 1) * SA_DATA_BYTES
-        end = min(start + SA_DATA_BYTES, self._bytes)
-        first = start // self._stride
-        some = self._records[first : -(-end // self._stride)]
-        data = b"".join(record.to_bytes().ljust(self._stride, b"\0") for record in some)
-        piece = data[start - first * self._stride :][: end - start]
+        piece = self._data[(number - 1) * SA_DATA_BYTES : number * SA_DATA_BYTES]
         mad = SaMad.from_bytes(self._header)
         mad.rmpp_version = madwire.RMPP_VERSION
         mad.rmpp_type = madwire.RMPP_DATA
@@ -57,7 +49,7 @@ class TableResponse:
         if number == 1:
             # Counted with the SA header of each segment, as receivers count it.
             mad.rmpp_flags |= madwire.RMPP_FIRST
-            mad.payload_length = self._bytes + SA_HEADER_BYTES * self.segments
+            mad.payload_length = len(self._data) + SA_HEADER_BYTES * self.segments
         if number == self.segments:
             mad.rmpp_flags |= madwire.RMPP_LAST
             mad.payload_length = len(piece) + SA_HEADER_BYTES

@@ -395,6 +395,7 @@ MC_FLOW_LABEL: Final = 1 << 13
 MC_HOP_LIMIT: Final = 1 << 14
 MC_SCOPE: Final = 1 << 15
 MC_JOIN_STATE: Final = 1 << 16
+SERVICE_KEY: Final = 1 << 5
 MULTI_PATH_PKEY: Final = 1 << 7
 MULTI_PATH_SL: Final = 1 << 9
 MULTI_PATH_MTU: Final = 0b11 << 10
@@ -413,6 +414,8 @@ PATH_MTU_SELECTOR: Final = 1 << 16
 PATH_MTU: Final = 1 << 17
 PATH_RATE_SELECTOR: Final = 1 << 18
 PATH_RATE: Final = 1 << 19
+PATH_LIFE_TIME_SELECTOR: Final = 1 << 20
+PATH_LIFE_TIME: Final = 1 << 21
 
 
 def stride_bytes(record: type[Layout]) -> int:

@@ -178,3 +178,25 @@ def test_any_pointer_gives_a_step_inside_the_path(smp: Smp, port: int, origin: i
     if step >= d.LEAVE:
         assert 0 < smp.hop_pointer < before <= smp.hop_count + 1
         assert step - d.LEAVE == smp.return_path[smp.hop_pointer]
+
+
+@given(
+    st.binary(min_size=256, max_size=256), st.integers(0, 66), st.integers(0, 66), st.booleans(), st.integers(1, 254)
+)
+def test_the_short_way_in_the_middle_of_a_route_is_the_long_one(
+    noise: bytes, pointer: int, count: int, returning: bool, port: int
+) -> None:
+    mad = bytearray(noise)
+    mad[4:8] = bytes((0x80 * returning, 0, pointer, count))
+    smp = Smp.from_bytes(bytes(mad))
+    if returning:
+        step = d.response_step(smp, d.BY_PORT, 7)
+        middle = 1 < pointer <= count
+    else:
+        step = d.request_step(smp, port, d.BY_PORT, 7)
+        middle = 0 < pointer < count
+    passed = d.pass_on(bytes(mad), port)
+    if count <= d.MAX_HOPS and middle:
+        assert passed == (step - d.LEAVE, smp.to_bytes())
+    else:
+        assert passed is None

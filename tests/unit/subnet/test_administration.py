@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.packets import divert
 from tests.unit.fabric.bench import Bench, Card
 from vhca.layout import Layout
-from vhca.subnet.multicast import IPOIB_BROADCAST
+from vhca.subnet.multicast import IPOIB_BROADCAST, LIFE_TIME
 from vhca.wire import mad as m
 from vhca.wire import sa, smp
 from vhca.wire.mad import SaMad
@@ -136,6 +136,8 @@ def test_path_record_as_hosts_ask_for_it() -> None:
         ({"pkey": 0x8001}, sa.PATH_PKEY, 0x300),
         ({"pkey": 0x7FFF}, sa.PATH_PKEY, 0),
         ({"sl": 3}, sa.PATH_SL, 0x300),
+        ({"life_time_selector": sa.SELECT_LESS, "life_time": LIFE_TIME}, 0b11 << 20, 0x300),
+        ({"life_time_selector": sa.SELECT_LESS, "life_time": LIFE_TIME + 1}, 0b11 << 20, 0),
         ({"slid": 999}, sa.PATH_SLID, 0x300),
     ],
 )
@@ -270,7 +272,10 @@ def test_tables_in_many_segments() -> None:
     assert len(links) == 16
     assert len(bench.table(query(m.METHOD_GET_TABLE, sa.SWITCH_INFO_RECORD), sa.SwitchInfoRecord)) == 1
     assert len(bench.table(query(m.METHOD_GET_TABLE, sa.SM_INFO_RECORD), sa.SmInfoRecord)) == 1
-    assert len(bench.table(query(m.METHOD_GET_TABLE, sa.P_KEY_TABLE_RECORD), sa.PKeyTableRecord)) == 9
+    pkeys = query(m.METHOD_GET_TABLE, sa.P_KEY_TABLE_RECORD)
+    assert bench.one(pkeys).status == 0x200, "for those who are trusted"
+    pkeys.sm_key = 1
+    assert len(bench.table(pkeys, sa.PKeyTableRecord)) == 9
     nobody = sa.NodeRecord(lid=4000)
     assert bench.table(query(m.METHOD_GET_TABLE, sa.NODE_RECORD, nobody, 1), sa.NodeRecord) == []
     assert bench.one(query(m.METHOD_GET, sa.NODE_RECORD, nobody, 1)).status == 0x300
@@ -394,3 +399,100 @@ def test_any_bytes_are_survived(noise: bytes, method: int, attr: int, zero_rmpp:
         mad[56:72] = IPOIB_BROADCAST
         mad[72:88] = card.gid
     bench.pass_time(6)
+
+
+def test_all_paths_from_all_to_all() -> None:
+    bench = SaBench(5)
+    paths = bench.table(query(m.METHOD_GET_TABLE, sa.PATH_RECORD), PathRecord)
+    lids = [bench.fabric.manager.lid, *(card.lid for card in bench.cards)]
+    assert sorted((path.slid, path.dlid) for path in paths) == sorted((a, b) for a in lids for b in lids)  # type: ignore[attr-defined]
+
+
+def test_more_records_than_an_answer_has_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vhca.subnet.administration.MAX_RECORDS", 35)
+    bench = SaBench(5)
+    assert bench.one(query(m.METHOD_GET_TABLE, sa.PATH_RECORD)).status == 0x100
+    some = PathRecord(slid=bench.cards[0].lid)
+    assert len(bench.table(query(m.METHOD_GET_TABLE, sa.PATH_RECORD, some, sa.PATH_SLID), PathRecord)) == 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "mask", "result"),
+    [
+        # Codes of rates are not in order: 18 is 300 Gbit/s, 16 is 100, 10 is 120, 8 is 60, 2 is 2.5.
+        ({"rate_selector": sa.SELECT_GREATER, "rate": 18}, sa.MC_RATE_SELECTOR | sa.MC_RATE, None),
+        ({"rate_selector": sa.SELECT_GREATER, "rate": 16}, sa.MC_RATE_SELECTOR | sa.MC_RATE, None),
+        ({"rate_selector": sa.SELECT_EXACTLY, "rate": 10}, sa.MC_RATE_SELECTOR | sa.MC_RATE, None),
+        ({"rate_selector": sa.SELECT_LESS, "rate": 2}, sa.MC_RATE_SELECTOR | sa.MC_RATE, None),
+        ({"rate_selector": sa.SELECT_EXACTLY, "rate": 63}, sa.MC_RATE_SELECTOR | sa.MC_RATE, None),
+        ({"rate_selector": sa.SELECT_LESS, "rate": 8}, sa.MC_RATE_SELECTOR | sa.MC_RATE, ("rate", 12)),
+        ({"rate_selector": sa.SELECT_LESS, "rate": 18}, sa.MC_RATE_SELECTOR | sa.MC_RATE, ("rate", 16)),
+        ({"rate_selector": sa.SELECT_BEST, "rate": 2}, sa.MC_RATE_SELECTOR | sa.MC_RATE, ("rate", 16)),
+        ({"mtu_selector": sa.SELECT_GREATER, "mtu": 6}, sa.MC_MTU_SELECTOR | sa.MC_MTU, None),
+        ({"mtu_selector": sa.SELECT_LESS, "mtu": 1}, sa.MC_MTU_SELECTOR | sa.MC_MTU, None),
+        ({"mtu_selector": sa.SELECT_LESS, "mtu": 5}, sa.MC_MTU_SELECTOR | sa.MC_MTU, ("mtu", 4)),
+    ],
+)
+def test_a_new_group_has_the_best_that_was_asked_for_and_can_be(
+    fields: dict[str, int], mask: int, result: tuple[str, int] | None
+) -> None:
+    bench = SaBench(1)
+    status, record = bench.join(bench.cards[0], bytes(16), CREATE_MASK | mask, **CREATE, **fields)
+    if result is None:
+        assert status == 0x200
+    else:
+        assert (status, getattr(record, result[0])) == (0, result[1])
+
+
+def test_mgids_that_hosts_may_not_choose() -> None:
+    bench = SaBench(1)
+    for first, status in (("ff12a01b", 0x200), ("ff22a01c", 0x200), ("ff15a01b", 0), ("ff1fa01c", 0), ("ff020000", 0)):
+        assert bench.join(bench.cards[0], bytes.fromhex(first) + bytes(11) + b"\1", CREATE_MASK, **CREATE)[0] == status
+
+
+def test_who_leaves_hears_what_is_left_of_the_membership() -> None:
+    bench = SaBench(1)
+    card = bench.cards[0]
+    bench.join(card, GROUP, CREATE_MASK, join_state=5, **CREATE)
+    record = McMemberRecord(mgid=GROUP, port_gid=card.gid, join_state=4)
+    leave = query(m.METHOD_DELETE, sa.MC_MEMBER_RECORD, record, sa.MC_MGID | sa.MC_PORT_GID | sa.MC_JOIN_STATE)
+    assert McMemberRecord.from_bytes(bench.one(leave).data).join_state == 1
+
+
+def test_a_service_is_found_by_its_key_and_never_shows_it() -> None:
+    bench = SaBench(1)
+    record = sa.ServiceRecord(service_id=7, gid=bench.cards[0].gid, pkey=0xFFFF, key=b"secret".ljust(16))
+    answer = bench.one(query(m.METHOD_SET, sa.SERVICE_RECORD, record))
+    assert sa.ServiceRecord.from_bytes(answer.data).key == bytes(16)
+    for key, status in ((record.key, 0), (bytes(16), 0x300)):
+        answer = bench.one(query(m.METHOD_GET, sa.SERVICE_RECORD, sa.ServiceRecord(key=key), sa.SERVICE_KEY))
+        assert answer.status == status
+        assert sa.ServiceRecord.from_bytes(answer.data).key == bytes(16)
+    # Some programs have the prefix of the GID the wrong way round: what counts is whose GUID it is.
+    record.gid = bytes(6) + b"\x80\xfe" + record.gid[8:]
+    assert bench.one(query(m.METHOD_SET, sa.SERVICE_RECORD, record)).status == 0
+    bench.fabric.link_down("hca0")
+    bench.run()
+    assert list(bench.fabric.administration.services.all(bench.clock.now_ns())) == []
+
+
+def test_nobody_unsubscribes_from_what_he_is_not_subscribed_to() -> None:
+    bench = SaBench(1)
+    inform = m.InformInfo(is_generic=1, subscribe=0, trap_number=66, qpn=1)
+    assert bench.one(query(m.METHOD_SET, m.ATTR_INFORM_INFO, inform)).status == 0x200
+
+
+def test_who_is_trusted_sees_the_members_of_groups() -> None:
+    bench = SaBench(3)
+    a, b, _ = bench.cards
+    bench.join(a, GROUP, CREATE_MASK, **CREATE)
+    bench.join(b, GROUP, join_state=sa.JOIN_SEND_ONLY_FULL)
+    one = McMemberRecord(mgid=GROUP)
+    for sm_key, members in ((0, [(bytes(16), 0)]), (1, [(a.gid, 1), (b.gid, 8)])):
+        found = bench.table(
+            query(m.METHOD_GET_TABLE, sa.MC_MEMBER_RECORD, one, sa.MC_MGID, sm_key=sm_key), McMemberRecord
+        )
+        assert [(record.port_gid, record.join_state) for record in found] == members  # type: ignore[attr-defined]
+    full = McMemberRecord(mgid=GROUP, join_state=1)
+    request = query(m.METHOD_GET_TABLE, sa.MC_MEMBER_RECORD, full, sa.MC_MGID | sa.MC_JOIN_STATE, sm_key=1)
+    assert len(bench.table(request, McMemberRecord)) == 1

@@ -2,11 +2,13 @@
 
 import pytest
 
-from tests.unit.fabric.bench import Bench
+from tests.unit.fabric.bench import Bench, Card
+from tests.unit.subnet.test_administration import query
 from vhca.subnet import partition_file
 from vhca.subnet.multicast import IPOIB_BROADCAST
 from vhca.subnet.partition_file import PartitionError, read
 from vhca.subnet.partitions import Group, Member, Partition, Partitions, shared
+from vhca.wire import mad as m
 
 # That of opensm's manual, with a card and a host by their names.
 EXAMPLE = """
@@ -148,3 +150,54 @@ def test_cards_get_their_tables_before_they_are_active_and_again_after_a_reset()
     sets = bench.fabric.counters().get("sm.changed_pkeys", 0)
     bench.pass_time(25)
     assert bench.fabric.counters()["sm.changed_pkeys"] == sets == 1
+
+
+def test_tables_of_any_length_are_written_and_kept() -> None:
+    many = [Partition(f"p{pkey}", pkey, members=members(x1000="full")) for pkey in range(1, 70)]
+    bench = PartitionBench(Partitions([THREE.partitions[0], *many]))
+    wanted = [0x7FFF, *(pkey | 0x8000 for pkey in range(1, 70))]
+    assert bench.tables[0] == wanted
+    port = bench.cards[0].sma.port(1)
+    port.pkeys = (*port.pkeys[:100], 0x8099, *port.pkeys[101:])
+    bench.pass_time(12)
+    assert bench.tables[0] == wanted, "whatever a host puts behind its end"
+
+
+def test_switches_look_at_the_ports_of_cards_if_they_are_to() -> None:
+    bench = PartitionBench(Partitions(THREE.partitions, enforced=True))
+    a, b, c, d = bench.cards
+    ports = bench.fabric.switch.ports
+    assert [[pkey for pkey in port.pkeys if pkey] for port in ports[1:5]] == TABLES
+    assert all(port.info.partition_enforcement_inbound for port in ports[1:5])
+    assert not any(port.info.partition_enforcement_inbound for port in ports[5:])
+
+    def hear(sender: Card, receiver: Card, pkey: int) -> bool:
+        receiver.inbox.clear()
+        packet = sender.data(receiver.lid)
+        packet.pkey = pkey
+        sender.port.send(packet)
+        bench.run()
+        return bool(receiver.inbox)
+
+    assert hear(a, b, 0x8001)
+    assert hear(a, c, 0x8001)
+    assert hear(c, a, 0x0001)
+    assert not hear(a, b, 0xFFFF), "the port is a limited member there"
+    assert not hear(c, b, 0x8001), "so is this one here"
+    assert not hear(d, a, 0x8001)
+    assert not hear(a, d, 0x8001)
+    # What a host writes into its own card's table changes nothing at the switch.
+    d.sma.port(1).pkeys = (0xFFFF, 0x8001, *[0] * 126)
+    assert not hear(d, a, 0x8001)
+    # A table of a switch that somebody changed is set right.
+    ports[4].pkeys = (0x8001, *ports[4].pkeys[1:])
+    bench.pass_time(12)
+    assert [pkey for pkey in ports[4].pkeys if pkey] == TABLES[3]
+
+
+def test_the_directory_answers_as_what_it_is() -> None:
+    """A limited member asks as such; who answers is a full member, and the switch lets that out."""
+    bench = PartitionBench(Partitions(THREE.partitions, enforced=True))
+    answers = bench.sa(bench.cards[3], query(m.METHOD_GET, m.ATTR_CLASS_PORT_INFO), pkey=0x7FFF)
+    assert [answer.status for answer in answers] == [0]
+    assert bench.cards[3].inbox[-1].pkey == 0xFFFF
