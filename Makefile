@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-sweep fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak mutants conformance ucx validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -103,6 +103,9 @@ bench-sweep: $(STAMP) ## how long the subnet manager takes for 100, 1,000 and 5,
 
 bench-trunk: $(STAMP) ## two guests on one rack and on two, and a sweep in one rack and in two (two minutes)
 	$(BIN)/python -m tests.bench.bench_trunk
+
+bench-opensm: $(STAMP) ## how long OpenSM takes for 100, 1,000 and 5,000 simulated hosts, over our socket and over ibsim's
+	$(BIN)/python -m tests.bench.bench_opensm
 
 bench-doorbells: $(STAMP) ## what a doorbell costs by message and in mapped memory, in guests (needs a C compiler)
 	$(BIN)/python -m tests.bench.bench_doorbells

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from vhca.fabric.end_node import EndPort
 from vhca.fabric.express import Express
 from vhca.fabric.link import CallLater
+from vhca.fabric.long_mads import LongMads, is_control, is_segment, is_to_be_sent
 from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
 from vhca.management.packets import gmp_packet, smp_packet
@@ -34,6 +35,7 @@ CHECK_NS: Final = 50_000_000
 ETIMEDOUT: Final = 110
 
 _OWN_TID: Final = 0xFFFFFFFFFFFF  # the bits of a transaction number that stay a program's own
+_ALONE: Final = madwire.RMPP_FIRST | madwire.RMPP_LAST
 _NO_KEY: Final = bytes(8)
 _KEY: Final = slice(24, 32)
 
@@ -43,10 +45,12 @@ class User(Protocol):
 
     :ivar manager: it takes what is for a subnet manager, or for the administration beside it.
     :ivar classes: management classes whose requests it takes.
+    :ivar long_answers: it joins the segments of long answers; others are given the first one.
     """
 
     manager: bool
     classes: frozenset[int]
+    long_answers: bool
 
     def deliver(self, mad: bytes, slid: int, dqp: int, sqp: int, status: int) -> None:
         """A datagram for the program; with a `status`, its own request, which was not answered."""
@@ -96,6 +100,7 @@ class UserMads:
         self._counts: dict[User, int] = {}
         self._checking = False
         self._express = Express(port)
+        self._long = LongMads(lambda packet: self._to(packet.route.dlid, packet), now_ns, call_soon)
 
     # ---- what the host's sysfs shows ----
 
@@ -128,6 +133,7 @@ class UserMads:
     def close(self, user: User) -> None:
         """Forget a program, with all that it waits for."""
         self.set_manager(user, False)
+        self._long.forget(self._users[user])
         del self._users[user], self._counts[user]
         for key in [key for key, asked in self._asked.items() if asked.user is user]:
             del self._asked[key]
@@ -145,8 +151,8 @@ class UserMads:
 
     # ---- what programs send ----
 
-    def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int) -> None:
-        """Send a datagram from `sqp` (0 or 1); what becomes of it is delivered."""
+    def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int, length: int = madwire.MAD_BYTES) -> None:
+        """Send a datagram, of which `length` bytes count, from `sqp` (0 or 1); what becomes of it is delivered."""
         arrived = False
         if mad[1] == madwire.CLASS_SUBN_DR and dlid == PERMISSIVE_LID:
             answer = self._express.ask(mad)
@@ -161,7 +167,7 @@ class UserMads:
             sent = mad[:24] + self._key_of(mad, dlid).to_bytes(8, "big") + mad[32:]
         # A trap is answered by a TrapRepress.
         if returning or not (is_answered(mad[3]) or mad[3] == madwire.METHOD_TRAP):
-            self._transmit(sent, dlid, dqp, sqp)
+            self._transmit(user, sent, dlid, dqp, sqp, length)
             return
         number = self._users[user]
         tid = int.from_bytes(mad[8:16], "big") & _OWN_TID | number << 48
@@ -177,7 +183,7 @@ class UserMads:
         self._asked[key] = _Asked(user, mad, sent, dlid, dqp, sqp, due_ns, 0 if once else TRIES - 1)
         self._check_later()
         if not arrived:
-            self._transmit(sent, dlid, dqp, sqp)
+            self._transmit(user, sent, dlid, dqp, sqp, length)
 
     def _unanswered(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int) -> None:
         def deliver() -> None:
@@ -186,14 +192,24 @@ class UserMads:
 
         self._call_soon(deliver)
 
-    def _transmit(self, mad: bytes, dlid: int, dqp: int, sqp: int) -> None:
+    def _transmit(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int, length: int = madwire.MAD_BYTES) -> None:
         """Put a datagram on the cable, or take it at once if it is for this port."""
+        if is_to_be_sent(mad):
+            number = self._users[user]
+            whole = self._long.send(number, mad, length, dlid, dqp, lambda each: self._gmp(each, dlid, dqp, sqp))
+            if whole is None:
+                self._check_later()
+                return
+            mad = whole
         if mad[1] not in SMP_CLASSES:
-            self._to(dlid, gmp_packet(mad, dlid, self.port.info.lid, dqp, sqp))
+            self._to(dlid, self._gmp(mad, dlid, dqp, sqp))
         elif mad[1] == madwire.CLASS_SUBN_LID:
             self._to(dlid, smp_packet(mad, dlid, self._slid))
         else:
             self._transmit_directed(Smp.from_bytes(mad), dlid)
+
+    def _gmp(self, mad: bytes, dlid: int, dqp: int, sqp: int) -> Packet:
+        return gmp_packet(mad, dlid, self.port.info.lid, dqp, sqp)
 
     def _transmit_directed(self, smp: Smp, dlid: int) -> None:
         """The rules of the host's subnet management interface (14.2.2), for one that starts here."""
@@ -248,6 +264,9 @@ class UserMads:
             returning = mad[3] & madwire.METHOD_RESPONSE
             if mgmt_class == madwire.CLASS_PERF and not returning:
                 return False
+            if is_control(mad):
+                self._long.control(packet)
+                return True
         if returning:
             self._answered(packet)
             return True
@@ -274,17 +293,30 @@ class UserMads:
         mad = packet.payload
         key = _key_of(mad)
         asked = self._asked.get(key)
-        if asked is None or mad[16:18] != asked.mad[16:18]:
+        # A question for MultiPathRecords is answered by PathRecords.
+        if asked is None or (mad[1] in SMP_CLASSES and mad[16:18] != asked.mad[16:18]):
             return
+        segments = [mad]
+        if is_segment(mad) and mad[26] & _ALONE != _ALONE:
+            there, qp = packet.route.slid, packet.src_qp
+            whole = self._long.arrived(packet, lambda each: self._gmp(each, there, qp, packet.dest_qp))
+            asked.due_ns = self._now_ns() + DIRECTORY_NS
+            if whole is None:
+                return
+            segments = whole if asked.user.long_answers else whole[:1]
         del self._asked[key]
         self._counts[asked.user] -= 1
+        for segment in segments:
+            self._deliver(asked, segment, packet.route.slid)
+
+    def _deliver(self, asked: _Asked, mad: bytes, slid: int) -> None:
         # The program's own number and key, and for one by directed route no hop left.
         mad = mad[:8] + asked.mad[8:16] + mad[16:]
         if mad[1] in SMP_CLASSES:
             mad = mad[:24] + asked.mad[_KEY] + mad[32:]
             if mad[1] == madwire.CLASS_SUBN_DR:
                 mad = mad[:6] + b"\0" + mad[7:]
-        asked.user.deliver(mad, packet.route.slid, asked.sqp, asked.dqp, 0)
+        asked.user.deliver(mad, slid, asked.sqp, asked.dqp, 0)
 
     # ---- time ----
 
@@ -301,10 +333,10 @@ class UserMads:
             if asked.left:
                 asked.left -= 1
                 asked.due_ns = now_ns + TRY_NS
-                self._transmit(asked.sent, asked.dlid, asked.dqp, asked.sqp)
+                self._transmit(asked.user, asked.sent, asked.dlid, asked.dqp, asked.sqp)
             else:
                 del self._asked[key]
                 self._counts[asked.user] -= 1
                 asked.user.deliver(asked.mad, asked.dlid, asked.dqp, asked.sqp, ETIMEDOUT)
-        if self._asked:
+        if self._long.run_timers(now_ns) or self._asked:
             self._check_later()

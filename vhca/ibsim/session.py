@@ -7,6 +7,7 @@ client sends, the other clients and the fabric notice no more of it than of a pr
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -76,8 +77,8 @@ class Node(Protocol):
         """Let it be a subnet manager, or not any more; False if another one is here."""
         ...
 
-    def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int) -> None:
-        """Send a datagram; what becomes of it is delivered."""
+    def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int, length: int) -> None:
+        """Send a datagram, of which `length` bytes count; what becomes of it is delivered."""
         ...
 
 
@@ -107,12 +108,12 @@ class Client:
 
 
 class Options:
-    """What stands behind the name of a node in `SIM_HOST`: `tools;serve=32;rmpp`.
+    """What stands behind the name of a node in `SIM_HOST`: `tools;s32;w`.
 
-    - `serve=CLASS`: requests of this management class (two hex digits) go to the program
-    - `rmpp`: it joins the segments of long answers
+    - `sCLASS`: requests of this management class (two hex digits) go to the program
+    - `w`: it gets datagrams whole, and joins the segments of long answers
 
-    The library passes on nothing else that a program could say.
+    The library passes on 31 characters, and nothing else that could be said of a program.
     """
 
     def __init__(self, text: str) -> None:
@@ -121,13 +122,12 @@ class Options:
         classes: set[int] = set()
         self.long_answers = False
         for word in words:
-            key, _, value = word.partition("=")
-            if key == "serve" and len(value) == 2 and all(digit in "0123456789abcdef" for digit in value):
-                classes.add(int(value, 16))
-            elif word == "rmpp":
+            if re.fullmatch("s[0-9a-f]{2}", word):
+                classes.add(int(word[1:], 16))
+            elif word == "w":
                 self.long_answers = True
             else:
-                raise ProtocolError(f"no option {word!r}; there are serve=CLASS and rmpp")
+                raise ProtocolError(f"no option {word!r}; there are sCLASS and w")
         self.classes = frozenset(classes)
 
 
@@ -210,7 +210,7 @@ class Session:
             # The library does not clear what it sends behind the end.
             mad = mad[:length].ljust(MAD_BYTES, b"\0")
         self.counters[ToolCount.SENT] += 1
-        client.node.send(client, mad, datagram.dlid, datagram.dqp, datagram.sqp)
+        client.node.send(client, mad, datagram.dlid, datagram.dqp, datagram.sqp, length)
 
     def lost(self, slot: int) -> None:
         """A client has ended, or its socket has."""

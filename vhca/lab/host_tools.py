@@ -8,11 +8,13 @@ are copied there, to find each other.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +22,12 @@ from vhca.lab import pins
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import LabError
 from vhca.lab.packages import UNPACKED, PackageStore, unpack
+from vhca.native.build import NativeError, library
+
+log = logging.getLogger(__name__)
 
 LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+_PRELOAD: Final = Path(__file__).parents[1] / "ibsim" / "preload"
 _FOLDERS: Final = ("usr/bin", "usr/sbin")
 # The other programs there are those of what the tools need.
 _NAMES: Final = ("check_lft", "dump_", "ib", "opensm", "osm", "perfquery", "saquery", "sminfo", "smp", "vendstat")
@@ -31,7 +37,7 @@ _ALONE: Final = frozenset(["ibsim", "ibdmchk", "ibdmsh", "ibdmtr", "ibtopodiff"]
 _PERL: Final = ("share/perl5", "share/perl/5.40", "lib/x86_64-linux-gnu/perl-base", "lib/x86_64-linux-gnu/perl/5.40")
 _SERVERS: Final = {"ibping": 0x32, "ibsysstat": 0x33}
 """Programs that answer others of their kind, and their management classes."""
-_MADE: Final = "2"
+_MADE: Final = "3"
 """How the scripts are made; part of the key of the cache."""
 
 _PROGRAM: Final = """\
@@ -95,10 +101,13 @@ class HostTools:
     @staticmethod
     def attachment(guid: int, name: str, arguments: Sequence[str]) -> str:
         """What `SIM_HOST` says for a program: where it attaches, and what it serves if it is started as a server."""
+        words = [f"{guid:#018x}"]
         serves = _SERVERS.get(name)
         if serves is not None and any(re.fullmatch(r"--Server|-[a-zA-Z]*S", argument) for argument in arguments):
-            return f"{guid:#018x};serve={serves:02x}"
-        return f"{guid:#018x}"
+            words.append(f"s{serves:02x}")
+        if whole_datagrams() is not None:
+            words.append("w")
+        return ";".join(words)
 
     def environment(self, socket_name: str, node: str, scratch: Path) -> dict[str, str]:
         """What a program needs of its environment; `node` as :mod:`vhca.ibsim.session` takes it.
@@ -112,7 +121,18 @@ class HostTools:
             "OSM_CACHE_DIR": str(scratch),
             "OSM_TMP_DIR": str(scratch),
             "VHCA_SCRATCH": str(scratch),
+            "VHCA_PRELOAD": str(whole_datagrams() or ""),
         }
+
+
+@cache
+def whole_datagrams() -> Path | None:
+    """A library that gives programs what libumad2sim does not pass on, if there is a compiler; see its source."""
+    try:
+        return library("whole_datagrams", _PRELOAD, {})
+    except NativeError as error:
+        log.warning("tools see the beginning of long answers only: %s", error)
+        return None
 
 
 def find_host_tools(cache: Cache, progress: Progress) -> HostTools:
@@ -133,7 +153,7 @@ def make_scripts(root: Path) -> None:
     """Make a script for each program of the tools' packages, unpacked below `root`."""
     bin_folder = root / "bin"
     bin_folder.mkdir()
-    word = f'--preload "$root/{LIBRARIES}/umad2sim/libumad2sim.so"'
+    word = f'--preload "$root/{LIBRARIES}/umad2sim/libumad2sim.so${{VHCA_PRELOAD:+:$VHCA_PRELOAD}}"'
     for folder in _FOLDERS:
         for path in sorted((root / folder).iterdir()):
             if not path.is_file() or not path.name.startswith(_NAMES) or path.name.startswith(_NOT):

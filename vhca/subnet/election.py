@@ -74,7 +74,7 @@ class Election:
 
     def info(self, act_count: int) -> SmInfo:
         """SMInfo of this manager."""
-        key = OPENSM_KEY if self.is_open else 0
+        key = OPENSM_KEY  # also of one that hands over to nobody: so that an OpenSM that reaches it stands by
         return SmInfo(guid=self.guid, sm_key=key, act_count=act_count, priority=self.priority, sm_state=self.state)
 
     def may_lead(self, guid: int) -> bool:

@@ -7,7 +7,7 @@ window is sent a few segments at a time, in the receiver's turns.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from vhca.management.fair_queue import FairQueue, Job
 from vhca.wire import mad as madwire
@@ -28,6 +28,16 @@ _NO_LIMIT: Final = 1 << 30
 
 Key = tuple[int, int, int]
 """(LID, QP, transaction id) of the receiver"""
+
+
+class Table(Protocol):
+    """A datagram in segments."""
+
+    segments: int
+
+    def segment(self, number: int) -> bytes:
+        """The datagram of segment `number`, from 1."""
+        ...
 
 
 class TableResponse:
@@ -60,7 +70,7 @@ class TableResponse:
 @dataclass(slots=True)
 class _Transfer:
     reply: Callable[[bytes], Packet]
-    table: TableResponse
+    table: Table
     next: int = 1
     acked: int = 0
     window_last: int = 1
@@ -79,7 +89,7 @@ class RmppSender:
         self._transfers: dict[Key, _Transfer] = {}
         self.aborted = 0
 
-    def start(self, key: Key, reply: Callable[[bytes], Packet], table: TableResponse) -> None:
+    def start(self, key: Key, reply: Callable[[bytes], Packet], table: Table) -> None:
         """Send `table` to whoever asked; `reply` makes a packet of a datagram. A repeated question restarts."""
         if table.segments == 1:
             # Answered as a whole: nothing to remember, the question is repeated if this is lost.
@@ -168,9 +178,18 @@ class RmppReceiver:
     Segments in order are taken and acknowledged, others are asked for again by the number of the last one.
     """
 
-    def __init__(self, send: Callable[[Packet], None], now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        send: Callable[[Packet], None],
+        now_ns: Callable[[], int],
+        *,
+        most_bytes: int = MAX_REQUEST_BYTES,
+        most_each: int = REQUESTS_PER_LID,
+    ) -> None:
         self._send = send
         self._now_ns = now_ns
+        self._most_bytes = most_bytes
+        self._most_each = most_each
         self._arriving: dict[Key, _Arriving] = {}
         self.aborted = 0
 
@@ -182,7 +201,7 @@ class RmppReceiver:
             if mad.segment_number != 1:
                 return None
             mine = [other for other in self._arriving if other[0] == key[0]]
-            if len(mine) >= REQUESTS_PER_LID:
+            if len(mine) >= self._most_each:
                 del self._arriving[mine[0]]
                 self.aborted += 1
             arriving = self._arriving[key] = _Arriving(bytearray())
@@ -196,7 +215,7 @@ class RmppReceiver:
             arriving.data += mad.data[:length]
         else:
             last = False
-        if len(arriving.data) > MAX_REQUEST_BYTES:
+        if len(arriving.data) > self._most_bytes:
             del self._arriving[key]
             self.aborted += 1
             self._send(reply(_abort(mad.to_bytes(), madwire.RMPP_STATUS_NO_RESOURCES)))
@@ -222,6 +241,8 @@ class RmppReceiver:
 
 def _ack(segment: SaMad, number: int) -> bytes:
     mad = SaMad.from_bytes(segment.to_bytes())
+    # It goes the other way: an answer is acknowledged by a request.
+    mad.method ^= madwire.METHOD_RESPONSE
     mad.rmpp_type, mad.rmpp_flags, mad.rmpp_status = madwire.RMPP_ACK, madwire.RMPP_ACTIVE, 0
     mad.segment_number, mad.payload_length = number, number + REQUEST_WINDOW
     mad.data = bytes(SA_DATA_BYTES)

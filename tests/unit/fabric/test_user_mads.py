@@ -11,6 +11,7 @@ from tests.unit.fabric.bench import Bench, Turns
 from vhca.fabric import shapes
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.faults import Fault
+from vhca.fabric.long_mads import COLLECTED
 from vhca.fabric.user_mads import ETIMEDOUT, MOST_ASKED, UserMads
 from vhca.management.packets import smp_packet
 from vhca.sim.clock import VirtualClock
@@ -29,6 +30,7 @@ class Program:
     def __init__(self, node: UserMads, *classes: int) -> None:
         self.manager = False
         self.classes = frozenset(classes)
+        self.long_answers = True
         self.got: list[tuple[bytes, int, int, int, int]] = []
         self.node = node
         self.tid = 0x5_0000_0000
@@ -270,6 +272,106 @@ def test_the_directory_answers_a_program(desk: Desk) -> None:
     desk.run()
     [(mad, slid, _, _, status)] = program.got
     assert (mad[3], slid, status) == (0x81, desk.fabric.manager.lid, 0)
+
+
+class World:
+    """A ring of switches with twelve simulated hosts, brought up."""
+
+    def __init__(self) -> None:
+        self.turns, self.clock = Turns(), VirtualClock(1)
+        self.topology = shapes.ring(3, 12)
+        self.fabric = Fabric(self.turns.call_soon, self.clock, topology=self.topology, random=Random(1))
+        self.node = self.fabric.tool_node("")
+        self.turns.run(1 << 22)
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.clock.now_ns() + int(seconds * 1e9)
+        while (deadline := self.fabric.next_deadline()) is not None and deadline <= end:
+            self.clock.advance(max(0, deadline - self.clock.now_ns()))
+            self.fabric.run_timers(self.clock.now_ns())
+            self.turns.run(1 << 22)
+
+
+def table_request(tid: int = 0x77) -> bytes:
+    mad = gmp(m.CLASS_SUBN_ADM, m.METHOD_GET_TABLE, m.SA_CLASS_VERSION, attr_id=0x11)
+    return mad[:8] + tid.to_bytes(8, "big") + mad[16:]
+
+
+def joined(got: list[tuple[bytes, int, int, int, int]]) -> bytes:
+    """The records of a series of segments, which has to be one."""
+    segments = [SaMad.from_bytes(mad) for mad, *_ in got]
+    assert [segment.segment_number for segment in segments] == list(range(1, len(segments) + 1))
+    assert [bool(segment.rmpp_flags & m.RMPP_LAST) for segment in segments] == [False] * (len(segments) - 1) + [True]
+    data = b"".join(segment.data for segment in segments)
+    return data[: len(data) - 200 + segments[-1].payload_length - 20]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["", "packets are lost"])
+def test_a_long_answer_arrives_as_its_segments(lost: bool) -> None:
+    world = World()
+    whole, first = Program(world.node), Program(world.node)
+    first.long_answers = False
+    if lost:
+        world.fabric.add_fault(f"{world.node.name}/1", Fault("drop", probability=0.2, management=True))
+    for program in (whole, first):
+        world.node.send(program, table_request(), world.fabric.manager.lid, 1, 1)
+        world.turns.run(1 << 22)
+        world.pass_time(30)
+    nodes = len(world.topology.nodes)
+    assert len(joined(whole.got)) == nodes * 112
+    assert len(first.got) == 1
+    assert first.got[0][0] == whole.got[0][0]
+    assert not world.node._asked
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["", "packets are lost"])
+def test_a_program_that_is_the_directory_sends_long_answers(lost: bool) -> None:
+    world = World()
+    place = world.fabric.tool_node(world.topology.hosts[5].name)
+    manager, asker = Program(place), Program(world.node)
+    place.set_manager(manager, True)
+    if lost:
+        world.fabric.add_fault(f"{place.name}/1", Fault("drop", probability=0.2, management=True))
+    records = bytes(range(256)) * 9
+    world.node.send(asker, table_request(), place.port_info(0).lid, 1, 1)
+    world.turns.run(1 << 22)
+    while not manager.got:  # the question itself may be lost: who asks a directory asks again
+        world.pass_time(5)
+        asker.got.clear()
+        world.node.send(asker, table_request(), place.port_info(0).lid, 1, 1)
+        world.turns.run(1 << 22)
+    mad, slid, dqp, sqp, _ = manager.got.pop()
+    pieces = [records[at : at + 200] for at in range(0, len(records), 200)]
+    for number, piece in enumerate(pieces, 1):
+        segment = SaMad.from_bytes(mad)
+        segment.method, segment.rmpp_version, segment.rmpp_type = m.METHOD_GET_TABLE_RESP, 1, m.RMPP_DATA
+        segment.rmpp_flags = m.RMPP_ACTIVE | (m.RMPP_FIRST if number == 1 else 0)
+        segment.rmpp_flags |= m.RMPP_LAST if number == len(pieces) else 0
+        segment.segment_number = number
+        segment.payload_length = len(piece) + 20
+        segment.data = piece.ljust(200, b"\0")
+        place.send(manager, segment.to_bytes(), slid, sqp, dqp)
+    world.turns.run(1 << 22)
+    world.pass_time(30)
+    assert joined(asker.got) == records
+
+
+def test_half_of_a_long_datagram_is_kept_for_few_and_not_for_ever() -> None:
+    world = World()
+    program = Program(world.node)
+    for tid in range(3 * COLLECTED):
+        segment = SaMad.from_bytes(table_request(tid))
+        segment.rmpp_version, segment.rmpp_type, segment.segment_number = 1, m.RMPP_DATA, 1
+        segment.rmpp_flags = m.RMPP_ACTIVE | m.RMPP_FIRST
+        segment.method = m.METHOD_GET_TABLE_RESP
+        world.node.send(program, segment.to_bytes(), 3, 1, 1)
+        segment.segment_number = 5  # not the next one
+        segment.rmpp_flags = m.RMPP_ACTIVE
+        if tid & 1:
+            world.node.send(program, segment.to_bytes(), 3, 1, 1)
+    assert 0 < len(world.node._long._collected) <= COLLECTED
+    world.node.close(program)
+    assert not world.node._long._collected
 
 
 def test_in_a_topology_programs_attach_at_its_hosts() -> None:

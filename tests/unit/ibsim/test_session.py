@@ -26,7 +26,7 @@ class Node:
 
     def __init__(self) -> None:
         self.users: list[User] = []
-        self.sent: list[tuple[User, bytes, int, int, int]] = []
+        self.sent: list[tuple[User, bytes, int, int, int, int]] = []
 
     def node_info(self) -> NodeInfo:
         return NodeInfo(node_guid=0x10, port_guid=0x11, vendor_id=0x2C9, device_id=0x1017, revision=3)
@@ -49,8 +49,8 @@ class Node:
         user.manager = manager
         return True
 
-    def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int) -> None:
-        self.sent.append((user, mad, dlid, dqp, sqp))
+    def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int, length: int) -> None:
+        self.sent.append((user, mad, dlid, dqp, sqp, length))
 
 
 class Desk:
@@ -107,13 +107,13 @@ def test_a_program_connects_and_is_told_its_number_and_node(desk: Desk) -> None:
 
 def test_a_name_that_was_given_comes_back_as_it_was(desk: Desk) -> None:
     """The library prints a warning otherwise."""
-    text = desk.connect("n1;serve=32;rmpp").data[12:44].rstrip(b"\0")
-    assert text == b"n1;serve=32;rmpp"
+    text = desk.connect("n1;s32;w").data[12:44].rstrip(b"\0")
+    assert text == b"n1;s32;w"
     assert desk.node.users[0].classes == frozenset([0x32])
     assert desk.node.users[0].long_answers
 
 
-@pytest.mark.parametrize("node", ["n2", "n1;serve=3", "n1;serve=zz", "n1;x", "n1;", "\x80"])
+@pytest.mark.parametrize("node", ["n2", "n1;s3", "n1;szz", "n1;x", "n1;", "\x80"])
 def test_who_names_what_is_not_there_is_refused(desk: Desk, node: str) -> None:
     if node.isascii():
         assert desk.connect(node).kind == Kind.ERROR
@@ -183,8 +183,8 @@ def test_data_goes_to_the_node_with_its_tail_cleared(desk: Desk) -> None:
     desk.session.data(0, proto.DATA.pack(0x1234, 0, 1, 1, 0, 64, MAD))
     desk.session.data(0, proto.DATA.pack(0xFFFF, 0xFFFF, 0, 0, 0, 256, MAD))
     assert desk.node.sent == [
-        (desk.node.users[0], MAD[:64].ljust(256, b"\0"), 0x1234, 1, 1),
-        (desk.node.users[0], MAD, 0xFFFF, 0, 0),
+        (desk.node.users[0], MAD[:64].ljust(256, b"\0"), 0x1234, 1, 1, 64),
+        (desk.node.users[0], MAD, 0xFFFF, 0, 0, 256),
     ]
 
 

@@ -87,7 +87,9 @@ def _own_fabric(options: argparse.Namespace, folder: Path) -> Iterator[AskPlace]
         except LookupError as error:
             raise LabError(str(error.args[0]), "`vhca fabric show --topology FILE` lists the hosts") from error
 
-    with Rack([], folder, RackConfig(topology=options.topology, routing=options.routing)) as rack:
+    # Nobody else is there: the tool may be the manager.
+    config = RackConfig(topology=options.topology, routing=options.routing, mkey=0, heirs="any")
+    with Rack([], folder, config) as rack:
         yield ask
 
 
