@@ -50,7 +50,8 @@ def rack(tmp_path: Path) -> Iterator[Rack]:
 def settle(rack: Rack) -> None:
     """Wait until the manager has looked at what changed."""
     deadline_s = time.monotonic() + 30
-    while not rack.fabric.active() or rack.loop.call(lambda: rack._subnet.manager.topology.by_lid(1)) is None:
+    manager = rack._subnet.manager
+    while not rack.loop.call(lambda: manager.settled and manager.topology.by_lid(1) is not None):
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
 
