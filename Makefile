@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak mutants conformance ucx validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak mutants conformance ucx upper bench-guests validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -113,6 +113,9 @@ bench-doorbells: $(STAMP) ## what a doorbell costs by message and in mapped memo
 bench-ipoib: $(STAMP) ## one TCP stream over IPoIB, with and without offloads, and over virtio-net in the same guests
 	$(BIN)/python -m tests.bench.bench_ipoib
 
+bench-guests: $(STAMP) ## 16 guests on one fabric: boot, memory, and an exchange of all with all; GUESTS=8
+	$(BIN)/python -m tests.bench.bench_guests $(if $(GUESTS),--guests $(GUESTS))
+
 bench-memory: $(STAMP) ## memory before and after 100,000 rounds of create, send and destroy (two minutes)
 	$(BIN)/python -m tests.bench.bench_memory --rounds 100000
 
@@ -124,6 +127,9 @@ conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conforman
 
 ucx: $(STAMP) ## UCX's performance test in guests: every transport, operation and size
 	VHCA_UCX=all $(BIN)/pytest tests/guest/test_ucx.py $(PYTEST)
+
+upper: $(STAMP) ## NFS, NVMe, iSER, SRP, RDS, RDMA CM, IPoIB and MPI between guests, also what takes long
+	VHCA_UPPER=all $(BIN)/pytest --timeout 400 $(wildcard $(addprefix tests/guest/test_,$(addsuffix .py,storage rdma_cm rds ipoib bonding mpi))) $(PYTEST)
 
 validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes docs/validation
 	$(BIN)/vhca validate --source

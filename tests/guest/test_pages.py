@@ -19,7 +19,11 @@ from vhca.lab import GuestConfig, Lab, LabError, PackageError
 
 LAB: dict[str, Any] = {"guests": 2, "gdb": 0}
 OWN_LABS: dict[str, dict[str, Any]] = {
-    "docs/upper-protocols.md": {"guests": 2, "extra_modules": storage.MODULES, "extra_packages": storage.PACKAGES}
+    "docs/upper-protocols.md": {
+        "guests": 2,
+        "extra_modules": storage.MODULES,
+        "extra_packages": (*storage.PACKAGES, "ibacm"),
+    }
 }
 """Pages that need more in their guests than is usual."""
 ORDERS = """

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tests.guest.cards import wait_for
 from vhca.fabric import Fault
 from vhca.lab import Guest, GuestConfig, Lab, Process
 from vhca.lab.perftest import wait_port_active
+
+EVERYTHING = os.environ.get("VHCA_UPPER") == "all"
+"""`make upper` runs what takes long, too."""
+LONG = pytest.mark.skipif(not EVERYTHING, reason="takes long; `make upper` runs it")
 
 LOSS = 0.01
 """Of the packets on the cable, both ways; management is spared, as `Fault` does it."""
