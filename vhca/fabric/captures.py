@@ -39,18 +39,20 @@ class CaptureChoice:
 
 
 class Captures:
-    """Those that are running; for the fabric's loop."""
+    """Those that are running; for the fabric's loop. `find` gives the end that a name means, or raises KeyError."""
 
     def __init__(
         self,
         ports: dict[str, FabricPort],
         links: Callable[[], Iterable[Link]],
+        find: Callable[[str], LinkEnd],
         call_soon: CallSoon,
         call_later: CallLater,
         now_ns: Callable[[], int],
     ) -> None:
         self._ports = ports
         self._links = links
+        self._find = find
         self._call_soon = call_soon
         self._call_later = call_later
         self._now_ns = now_ns
@@ -74,7 +76,7 @@ class Captures:
                 continue
             if others is None:
                 others = self._named_ends()
-            for end in others[name]:
+            for end in others.get(name) or [self._find(name)]:
                 if end in by_end:
                     cards[by_end[end]] = None
                 else:

@@ -22,7 +22,7 @@ from vhca.fabric.express import Express
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import Direction, Fault
 from vhca.fabric.line import PLAIN, LineConfig
-from vhca.fabric.link import CallLater, Link
+from vhca.fabric.link import CallLater, Link, LinkEnd
 from vhca.fabric.plant import Plant
 from vhca.fabric.schedule import Player, Schedule
 from vhca.fabric.switch import Switch
@@ -159,7 +159,14 @@ class Fabric:
         else:
             switch = Switch(call_soon, switch_guid, num_ports, now_ns=clock.now_ns, wires=self.wires)
             self.switches = {switch.name: switch}
-        self.captures = Captures(self.ports, lambda: self.cables, call_soon, self.call_later, clock.now_ns)
+        self.captures = Captures(
+            self.ports,
+            lambda: self.cables,
+            lambda name: self.cables.end(name),
+            call_soon,
+            self.call_later,
+            clock.now_ns,
+        )
         self.switch = next(iter(self.switches.values()))
         self._tool_nodes = ToolNodes(
             self.switches,
@@ -248,6 +255,9 @@ class Fabric:
     def simulated(self) -> list[Node]:
         """The hosts of a topology whose place no card has taken."""
         return [] if self.plant is None else self.plant.left()
+
+    def _end(self, name: str) -> LinkEnd:
+        return self.cables.end(name)
 
     def link_down(self, name: str) -> None:
         """Pull a cable; for names see :mod:`vhca.fabric.cables`. KeyError if there is none."""

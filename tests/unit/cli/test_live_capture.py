@@ -20,6 +20,8 @@ from vhca.chip.rack_config import RackConfig
 from vhca.cli import capture_options, live_capture, status
 from vhca.cli.main import main
 from vhca.fabric import pcapng
+from vhca.lab import Cache
+from vhca.lab.tshark import frame_trouble, ready_tshark
 from vhca.wire.packet import RC, SEND, Packet, Route
 
 LIVE = [sys.executable, "-c", "import sys; from vhca.cli.main import main; sys.exit(main())", "capture", "live"]
@@ -181,3 +183,48 @@ def test_all_choices_become_fields_that_a_rack_takes(rack: Rack) -> None:
         assert (only.opcode, only.service, only.management) == ("SEND", "UD", True)
         assert (only.management_class, only.acknowledgements) == (0x81, False)
         assert (limits.snap_bytes, limits.packets, limits.seconds) == (64, 9, 60)
+
+
+def test_dumpcap_which_wireshark_starts_takes_each_packet_as_it_comes(rack: Rack, tmp_path: Path) -> None:
+    """`| wireshark -k -i -` is this, with a window."""
+    tshark = ready_tshark(Cache())
+    if tshark is None:
+        pytest.skip("no tshark on the host or in the cache (vhca fetch), and so no dumpcap")
+    *loader, program = tshark.command
+    dumpcap = Path(program).with_name("dumpcap")
+    if not dumpcap.exists():
+        pytest.skip("this tshark came without dumpcap")
+    taken = tmp_path / "taken.pcapng"
+    live = started(rack, "--records")
+    until_running(rack)
+    with subprocess.Popen(
+        [*loader, str(dumpcap), "-q", "-i", "-", "-w", str(taken)],
+        stdin=live.stdout,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **tshark.environment},
+    ) as reader:
+        assert live.stdout is not None
+        live.stdout.close()
+        for count in range(1, 4):
+            loop_packets(rack, 1)
+            rack.loop.call(lambda: rack.hcas[0].board.reset("for the test"))
+            deadline = time.monotonic() + 20
+            while not taken.exists() or whole_blocks(taken).count(6) < 2 * count:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        live.send_signal(signal.SIGINT)
+        assert live.wait(20) == 0
+        assert reader.wait(20) == 0
+    rows = tshark.fields(taken, "_ws.malformed", "infiniband.bth.opcode", "json.member_with_value")
+    assert frame_trouble(rows) == []
+    assert [bool(row["json.member_with_value"]) for row in rows] == [False, True] * 3
+    assert {row["infiniband.bth.opcode"] for row in rows[::2]} == {"4"}
+
+
+def whole_blocks(path: Path) -> list[int]:
+    """The kinds of the blocks that are there, as far as they are whole."""
+    data, at, found = path.read_bytes(), 0, []
+    while at + 12 <= len(data) and at + (size := int.from_bytes(data[at + 4 : at + 8], "little")) <= len(data):
+        found.append(int.from_bytes(data[at : at + 4], "little"))
+        at += size
+    return found

@@ -114,6 +114,11 @@ def test_a_switch_a_simulated_host_and_a_card_by_their_names(tmp_path: Path) -> 
         ("leaf2/1", OUTBOUND),
     ]
     assert {"h0", "leaf2/8", "leaf2/1", "n3/1"} <= set(interfaces(path))
+    bench.fabric.cables.add_card("h1", b.port, "g1/1")
+    alias = bench.fabric.capture(tmp_path / "alias.pcapng", CaptureChoice(["g1/1"]))
+    b.port.send(b.data(a.lid, psn=6))
+    bench.run()
+    assert [row[:2] for row in recorded(stopped(bench.fabric, alias))] == [("h1", OUTBOUND)]
     for name in ("leaf3", "leaf1/9", "h7", "leaf1/", ""):
         with pytest.raises(KeyError):
             bench.fabric.capture(tmp_path / "none.pcapng", CaptureChoice([name]))
