@@ -101,6 +101,9 @@ bench-fairness: $(STAMP) ## how long an idle card's register access waits while 
 bench-sweep: $(STAMP) ## how long the subnet manager takes for 100, 1,000 and 5,000 simulated hosts
 	$(BIN)/python -m tests.bench.bench_sweep
 
+bench-rates: $(STAMP) ## how close two guests come to the rate and latency that a cable was given
+	$(BIN)/python -m tests.bench.bench_rates
+
 bench-trunk: $(STAMP) ## two guests on one rack and on two, and a sweep in one rack and in two (two minutes)
 	$(BIN)/python -m tests.bench.bench_trunk
 

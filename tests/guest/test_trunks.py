@@ -10,6 +10,7 @@ import pytest
 from tests.guest.cards import assert_no_complaint, wait_for
 from tests.support.racks import Part, ServedRacks, factory
 from vhca.fabric import netdiscover, shapes
+from vhca.fabric.topology import Topology
 from vhca.lab import CardConfig, Guest, Lab
 from vhca.lab.perftest import (
     DEVICE,
@@ -57,6 +58,11 @@ def frames(racks: ServedRacks, rack: str, kind: str = "xmit_frames") -> int:
     return racks.counters(rack).get(f"trunk.{TRUNK.a} - {TRUNK.b}.{kind}", 0)
 
 
+def found_by(guest: Guest) -> Topology:
+    """The fabric that a guest's tools find; nothing that does not answer within 0.3 s."""
+    return netdiscover.read(guest.run(["ibnetdiscover", "-t", "300"], timeout_s=60).stdout)
+
+
 def through(racks: ServedRacks) -> int:
     """Packets and bursts that went the other way round, by the third rack."""
     return sum(
@@ -98,4 +104,24 @@ def test_a_trunk_falls_under_load_and_comes_back(racks: ServedRacks, pair: tuple
         after = frames(racks, "A") + frames(racks, "B")
         wait_for(lambda: frames(racks, "A") + frames(racks, "B") > after + 1000)
         ends = running.result(60)
+    assert [end.returncode for end in ends] == [0, 0], ends
+
+
+def test_the_rack_with_the_manager_goes_and_comes_and_the_guests_go_on(
+    racks: ServedRacks, pair: tuple[Guest, Guest]
+) -> None:
+    load = Exchange("ib_write_bw", ("-d", DEVICE, "-F", "-s", "65536", "-D", "6", "-u", "16"), bandwidth_figure)
+    with ThreadPoolExecutor(1) as pool:
+        before = frames(racks, "A") + frames(racks, "B")
+        running = pool.submit(run_exchange, *pair, load, next(_ports))
+        wait_for(lambda: frames(racks, "A") + frames(racks, "B") > before + 1000)
+        racks.kill("C")
+        after = frames(racks, "A") + frames(racks, "B")
+        wait_for(lambda: frames(racks, "A") + frames(racks, "B") > after + 1000)
+        ends = running.result(60)
+    assert [end.returncode for end in ends] == [0, 0], ends
+    racks.start_rack("C")
+    wait_for(lambda: len(found_by(pair[0]).nodes) == len(RING.nodes))
+    racks.wait_active(20)
+    ends = run_exchange(*pair, pingpong("rc", 4096, 50, "-c"), next(_ports))
     assert [end.returncode for end in ends] == [0, 0], ends

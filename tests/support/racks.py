@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from vhca.trunk.sockets import new_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 30.0
+PORTS = 64
+"""Of each rack: so many trunks may lead to it."""
 
 
 def free_ports(count: int, first: int = 21000) -> int:
@@ -44,6 +46,14 @@ class Part:
     switches: Sequence[str]
     cards: Sequence[str] = ()
     manager: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rack is: its IP address, and what its command is to be run with."""
+
+    address: str
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,15 +82,20 @@ class ServedRacks:
 
     fabric = None
 
-    def __init__(self, topology: Topology, parts: Sequence[Part], folder: Path, *options: str) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        parts: Sequence[Part],
+        folder: Path,
+        *options: str,
+        places: Mapping[str, Place] | None = None,
+    ) -> None:
         self.folder = folder
+        self._places = places or {}
         self.parts = parts
         self._options = options
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        most = 1 + sum(
-            1 for cable in topology.cables for end in (cable.a,) if topology.nodes[end.node].kind == "switch"
-        )
-        port = free_ports(min(most, 64) * len(parts))
+        port = free_ports(PORTS * len(parts))
         text = topology_toml.write(topology)
         folder.mkdir(exist_ok=True, mode=0o700)
         for number, part in enumerate(parts):
@@ -88,7 +103,8 @@ class ServedRacks:
             save(folder / f"{part.name}.keys", pair)
             text += (
                 f'[[rack]]\nname = "{part.name}"\nkey = "{pair.public}"\nswitches = {json.dumps(list(part.switches))}\n'
-                f'cards = {json.dumps(list(part.cards))}\naddress = "tcp://127.0.0.1:{port + number * min(most, 64)}"\n'
+                f"cards = {json.dumps(list(part.cards))}\n"
+                f'address = "tcp://{self._place(part.name).address}:{port + number * PORTS}"\n'
             )
             if part.manager:
                 text += "manager = true\n"
@@ -100,6 +116,9 @@ class ServedRacks:
             for number, host in enumerate(part.cards)
         ]
 
+    def _place(self, rack: str) -> Place:
+        return self._places.get(rack, Place("127.0.0.1"))
+
     def start(self) -> None:
         """Start all; they listen when this returns."""
         for part in self.parts:
@@ -110,7 +129,7 @@ class ServedRacks:
         words = ["serve", "--rack", "racks.toml", "--name", name, "--keys", f"{name}.keys", "--dir", name, "--quiet"]
         with (self.folder / f"{name}.log").open("ab") as log:
             self._children[name] = child = subprocess.Popen(
-                [sys.executable, "-m", "vhca.cli.main", *words, *self._options],
+                [*self._place(name).within, sys.executable, "-m", "vhca.cli.main", *words, *self._options],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdout=log,

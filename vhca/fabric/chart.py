@@ -106,10 +106,16 @@ def _nodes(fabric: Fabric) -> Iterator[ChartNode]:
     cards = {port.host.name: name for name, port in fabric.ports.items() if port.host is not None}
     for node in plant.topology.nodes.values():
         card = cards.get(node.name, "")
-        if node.kind == "switch":
+        if node.kind == "switch" and node.name in fabric.switches:
             lid = fabric.switches[node.name].lid
+        elif card:
+            lid = fabric.lid(card)
+        elif node.name in plant.hosts:
+            lid = plant.lid(node.name)
         else:
-            lid = fabric.lid(card) if card else plant.lid(node.name)
+            # In another rack, or without power: what our manager knows, if it is the one.
+            known = fabric.manager.topology.nodes.get(node.guid)
+            lid = next((port.lid for port in known.end_ports()), 0) if known is not None else 0
         yield ChartNode(node.name, node.kind, node.ports, node.guid, lid, card)
 
 

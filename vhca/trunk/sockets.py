@@ -30,7 +30,10 @@ HIGH_WATER: Final = MOST_WAITING_FRAMES
 READ_PER_TURN: Final = 64
 RECONNECT_MS: Final = 100
 RECONNECT_MOST_MS: Final = 1000
+CONNECT_MS: Final = 1000
 HANDSHAKE_MS: Final = 2000
+HEARTBEAT_MS: Final = 1000
+HEARTBEAT_TIMEOUT_MS: Final = 3000
 BACKLOG: Final = 8
 LINGER_MS: Final = 200
 
@@ -84,10 +87,14 @@ class TrunkSocket:
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        # A connection over a network that is gone is not waited for: a new one is made.
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
         socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
         try:
             if self.calls:
                 socket.setsockopt(zmq.IMMEDIATE, 1)
+                socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
                 socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
                 socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS)
                 socket.curve_serverkey = peer_key.encode()

@@ -1,0 +1,106 @@
+"""Racks in network namespaces of their own, as on several hosts: the network between them is cut and comes back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.racks import Part, Place, ServedRacks
+from vhca.fabric import shapes
+
+TOPOLOGY = shapes.ring(3, 6)
+PARTS = [Part("A", ["s1"]), Part("B", ["s2"]), Part("C", ["s3"])]
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+
+class Network:
+    """A bridge in a namespace, and a namespace for each rack with a cable to it."""
+
+    def __init__(self) -> None:
+        self._prefix = f"vhca{os.getpid()}"
+        self.places: dict[str, Place] = {}
+
+    def build(self) -> None:
+        """Make it; `CalledProcessError` where this machine does not allow that."""
+        hub = f"{self._prefix}hub"
+        ip("netns", "add", hub)
+        ip("-n", hub, "link", "add", "br0", "type", "bridge")
+        ip("-n", hub, "link", "set", "br0", "up")
+        for number, part in enumerate(PARTS, 1):
+            space = f"{self._prefix}{part.name}"
+            ip("netns", "add", space)
+            ip("-n", hub, "link", "add", part.name, "type", "veth", "peer", "name", "eth0", "netns", space)
+            ip("-n", hub, "link", "set", part.name, "master", "br0", "up")
+            ip("-n", space, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            ip("-n", space, "link", "set", "eth0", "up")
+            ip("-n", space, "link", "set", "lo", "up")
+            self.places[part.name] = Place(f"10.77.0.{number}", ("ip", "netns", "exec", space))
+
+    def set_cable(self, rack: str, state: str) -> None:
+        """Plug or pull the network cable of a rack's host."""
+        ip("-n", f"{self._prefix}hub", "link", "set", rack, state)
+
+    def remove(self) -> None:
+        """Leave nothing."""
+        for name in ("hub", *(part.name for part in PARTS)):
+            subprocess.run(
+                ["ip", "netns", "del", f"{self._prefix}{name}"], check=False, capture_output=True, timeout=20
+            )
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    if shutil.which("ip") is None:
+        pytest.skip("ip of iproute2 is not on this host")
+    network = Network()
+    try:
+        try:
+            network.build()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
+        yield network
+    finally:
+        network.remove()
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 40) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "did not become true in time"
+        time.sleep(0.2)
+
+
+def active(racks: ServedRacks) -> int:
+    """How many cables the rack with the manager sees Active, its halves of trunks among them."""
+    return [cable["state"] for cable in racks.order("A", "chart")["cables"]].count("Active")
+
+
+def found(racks: ServedRacks) -> int:
+    """How many nodes have a LID."""
+    return sum(1 for node in racks.order("A", "chart")["nodes"] if node["lid"])
+
+
+def test_hosts_whose_network_is_cut_are_cables_that_were_pulled_and_come_back(network: Network, tmp_path: Path) -> None:
+    racks = ServedRacks(TOPOLOGY, PARTS, tmp_path / "racks", places=network.places)
+    try:
+        racks.start()
+        until(lambda: found(racks) == len(TOPOLOGY.nodes) and active(racks) == 4)  # two hosts, two trunks
+        network.set_cable("C", "down")
+        until(lambda: found(racks) == 6 and active(racks) == 3)
+        lost = sum(n for name, n in racks.counters("A").items() if name.endswith(".lost_sessions"))
+        assert lost == 1
+        network.set_cable("C", "up")
+        until(lambda: found(racks) == len(TOPOLOGY.nodes) and active(racks) == 4)
+        sessions = sorted(n for name, n in racks.counters("A").items() if name.endswith(".sessions"))
+        assert sessions == [1, 2]
+    finally:
+        racks.stop()
