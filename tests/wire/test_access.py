@@ -163,3 +163,15 @@ def test_log_is_bounded(rig: Rig, client: Client, caplog: pytest.LogCaptureFixtu
         client.send(99, no_reply=True)
     assert rig.server.counters[ServerCount.REFUSED] == 300
     assert len(caplog.records) == 101
+
+
+def test_a_device_can_tell_whether_more_was_read_with_a_write(rig: Rig, client: Client) -> None:
+    more: list[bool] = []
+    rig.device.on_write = lambda *write: more.append(rig.server.reads_on())
+    write = proto.request(7, Command.REGION_WRITE, ACCESS(0, 0, 8) + bytes(8), no_reply=True)
+    client.send_raw(write * 3)
+    client.send_raw(write)
+    client.send_raw(write + write[:20])
+    assert more == [True, True, False, False, True]
+    client.send_raw(write[20:])
+    assert more[-1] is False

@@ -214,6 +214,8 @@ class Board:
         self.looped: Callable[[Packet], None] | None = None
         # Told after each step, which may have changed the next deadline.
         self.stirred: Callable[[], None] | None = None
+        # Whether the host's next access is here already: doorbells come in bursts, of which one turn does the work.
+        self.reads_on: Callable[[], bool] = lambda: False
         self._commands = CommandQueue(memory, LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE)
         self.segment = InitSegment(
             info,
@@ -376,6 +378,7 @@ class Board:
             self.rounds.join()
         event.at_once = not (
             self._turn_waits
+            or self.reads_on()
             or self._inbox
             or self._command_doorbells
             or self._link_changes

@@ -242,6 +242,7 @@ class Card:
         self._loop = loop
         self._rounds = rounds
         self.board.stirred = partial(loop.stir, self)
+        self.board.reads_on = self.server.reads_on
         loop.stir(self)
 
     @property

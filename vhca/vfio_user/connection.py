@@ -120,6 +120,11 @@ class Connection:
         self._drop_fds()
         self.sock.close()
 
+    @property
+    def reads_on(self) -> bool:
+        """Whether there is more in the buffer behind what is being handled."""
+        return self._have > self._pos
+
     def hung_up(self) -> bool:
         """Tell whether the client has closed its end, though what it sent before may still be unread."""
         poll = select.poll()

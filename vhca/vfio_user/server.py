@@ -101,6 +101,11 @@ class Server:
         until = self._wait_budget.rest_until
         return until != 0 and until > time.monotonic()
 
+    def reads_on(self) -> bool:
+        """Whether more of what the client sent has been read, and is handled next."""
+        connection = self._connection
+        return connection is not None and connection.reads_on
+
     # ---- life ----
 
     def start(self, loop: Loop) -> None:

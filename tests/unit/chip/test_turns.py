@@ -161,6 +161,26 @@ def test_what_the_host_does_during_a_step_keeps_its_order() -> None:
     assert stage.program.seen == ["SqDoorbell", "SqDoorbell", "LinkChange", "PacketIn"]
 
 
+def test_a_doorbell_may_be_worked_on_at_once_where_nothing_else_waits() -> None:
+    stage = Stage()
+    board = stage.board
+
+    def ring() -> bool:
+        bell = SqDoorbell(16, 0, 0x100)
+        board.event(bell)
+        return bell.at_once
+
+    assert ring()
+    # The next one of a burst is here already: one turn is for all.
+    board.reads_on = lambda: True
+    assert not ring()
+    board.reads_on = lambda: False
+    board.packet_in(1, packet())
+    assert not ring()
+    stage.turn()
+    assert ring()
+
+
 def test_a_reset_forgets_what_waits_but_not_the_state_of_the_cable() -> None:
     stage = Stage()
     board = stage.board
