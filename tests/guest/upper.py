@@ -58,6 +58,11 @@ def lossy(lab: Lab, card: str = "h1", loss: float = LOSS) -> Iterator[Fault]:
     assert rule.hits > 0, f"no packet of {rule.seen} was lost"
 
 
+def wait_reached(guest: Guest, other: str) -> None:
+    """Wait until an address answers."""
+    shell(guest, f"i=0; until ping -c 1 -W 1 {other}; do i=$((i + 1)); [ $i -lt 60 ] || exit 1; done > /dev/null")
+
+
 def sha256(guest: Guest, place: str, size_bytes: int | None = None) -> str:
     """The checksum of a file of the guest, or of the beginning of a device."""
     source = f"cat {place}" if size_bytes is None else f"head -c {size_bytes} {place}"
