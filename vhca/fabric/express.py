@@ -6,6 +6,8 @@ are up, the agent at its end is given the request as it would arrive there, and 
 ports on the way have counted both. Everything else is for packets: tests/unit/fabric/test_express.py compares the two.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from vhca.fabric.end_node import EndPort
@@ -18,6 +20,7 @@ from vhca.management.subnet import for_agent
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.packet import MANAGEMENT_VL
+from vhca.wire.smp import PortInfo
 
 WORDS: Final = 72
 """Of a packet with an SMP, from LRH to ICRC, as counters count them."""
@@ -35,7 +38,10 @@ class _Way:
     :ivar marks: what the ports on it write into the return path, for hops 1 and up.
     """
 
-    __slots__ = ("_agent_port", "_answers", "_owed", "_ports", "_requests", "ends", "hops", "marks", "plain")
+    __slots__ = (
+        "_answer", "_answers", "_key_info", "_owed", "_ports", "_requests", "_to_switch",
+        "ends", "hops", "marks", "plain",
+    )  # fmt: skip
 
     def __init__(self, near: EndPort | SwitchPort, path: bytes) -> None:
         self.hops = len(path)
@@ -47,7 +53,16 @@ class _Way:
         self._ports: list[PortCounters] = []
         there = self._walk(near, path)
         self.plain = there is not None
-        self._agent_port = there
+        # The agent, and PortInfo with the M_Key of its node.
+        self._to_switch = isinstance(there, SwitchPort)
+        self._answer: Callable[[bytes], bytes | None] = _nobody
+        self._key_info = PortInfo()
+        if isinstance(there, SwitchPort) and isinstance(there.switch, Switch):
+            self._answer = partial(there.switch.answer, there)
+            self._key_info = there.switch.ports[0].info
+        elif isinstance(there, EndPort):
+            self._answer = partial(there.node.answer_smp, there)
+            self._key_info = there.info
 
     def _walk(self, near: EndPort | SwitchPort, path: bytes) -> EndPort | SwitchPort | None:
         """The port where the route ends, None if it is not for us."""
@@ -73,20 +88,10 @@ class _Way:
 
     def ask(self, mad: bytes, key: bytes) -> bytes | None:
         """Give the agent a request with an M_Key as it arrives there; gives its answer as it comes back."""
-        there = self._agent_port
-        hops = self.hops
-        back = 193 + hops
-        if isinstance(there, SwitchPort):
-            pointer = hops + 1
-        else:
-            pointer = hops
+        # A switch counts itself as a hop when it takes the request.
+        pointer, back = self.hops + self._to_switch, 193 + self.hops
         arrived = b"".join((mad[:6], bytes((pointer,)), mad[7:24], key, mad[32:193], self.marks, mad[back:]))
-        if isinstance(there, SwitchPort):
-            assert isinstance(there.switch, Switch)
-            answer = there.switch.answer(there, arrived)
-        else:
-            assert there is not None
-            answer = there.node.answer_smp(there, arrived)
+        answer = self._answer(arrived)
         self._requests += 1
         self._answers += answer is not None
         if not self._owed:
@@ -99,12 +104,7 @@ class _Way:
     @property
     def key(self) -> int:
         """The M_Key of its target."""
-        there = self._agent_port
-        if isinstance(there, SwitchPort):
-            assert isinstance(there.switch, Switch)
-            return there.switch.ports[0].info.mkey
-        assert there is not None
-        return there.info.mkey
+        return self._key_info.mkey
 
     def _settle(self) -> None:
         requests, answers = self._requests, self._answers
@@ -118,6 +118,10 @@ class _Way:
             if answers:
                 far.sent_many(answers, WORDS * answers, 0)
                 near.received_many(answers, WORDS * answers, 0, MANAGEMENT_VL)
+
+
+def _nobody(mad: bytes) -> None:
+    """Of a way that is not for us."""
 
 
 def _behind(there: EndPort | SwitchPort, number: int) -> SwitchPort | None:

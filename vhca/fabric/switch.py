@@ -88,6 +88,8 @@ class Switch(SwitchState):
         self._tell()
 
     def _tell(self) -> None:
+        if not len(self.ports[0].notices):
+            return
         # What happens here comes by a cable.
         end = next((port.end for port in self.ports if port.end is not None), None)
         tell(self.agent, self.ports[0], self._now_ns, self.send_from_management, end)
