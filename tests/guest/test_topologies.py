@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir
+from pathlib import Path
 
 import pytest
 
 from tests.guest.cards import assert_no_complaint, moved, wait_for
+from vhca.cli.main import main
 from vhca.fabric import LineConfig, netdiscover, shapes
 from vhca.lab import CardConfig, Guest, Lab, RackConfig
 from vhca.lab.perftest import (
@@ -49,6 +52,29 @@ def test_both_guests_find_the_fabric_that_was_described(guest_pair: tuple[Guest,
         found = netdiscover.read(tool(guest, f"ibnetdiscover {PATIENCE}"))
         assert found.links() == TREE.links()
         assert {node.description for node in found.nodes.values()} == {node.name for node in TREE.nodes.values()}
+
+
+def test_tools_of_the_host_find_the_same_and_the_guests(
+    lab: Lab, guest_pair: tuple[Guest, Guest], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with chdir(tmp_path):
+        find_the_same_and_the_guests(lab, guest_pair[1], capfd)
+
+
+def find_the_same_and_the_guests(lab: Lab, guest: Guest, capfd: pytest.CaptureFixture[str]) -> None:
+    at = ["fabric", "exec", "--rack", str(lab.rack.directory), "--"]  # type: ignore[union-attr]
+    assert main([*at, "ibnetdiscover"]) == 0
+    assert netdiscover.read(capfd.readouterr().out).links() == TREE.links()
+    server = guest.popen(["ibping", "-S"])
+
+    def is_answered() -> bool:
+        assert main([*at, "ibping", "-c", "1", str(lab.fabric.lid("h1"))]) == 0
+        return "1 packets transmitted, 1 received" in capfd.readouterr().out
+
+    try:
+        wait_for(is_answered)
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize("exchange", [pingpong("rc", 5000, 50), perftest("ib_write_bw", 65536, 200)], ids=str)

@@ -78,6 +78,21 @@ def test_there_is_no_socket_until_somebody_asks(rack: Rack) -> None:
     assert b"@" + name + b":" not in names()
 
 
+def test_a_rack_may_have_its_sockets_from_the_start_under_a_name_of_ones_own(tmp_path: Path) -> None:
+    name = f"vhca-test-{os.getpid()}"
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with Rack(0, tmp_path / "one", RackConfig(logs=False, tools=name)):
+        with Tool(name, "tools") as tool:
+            assert tool.attached
+        late = Rack(1, tmp_path / "two", RackConfig(logs=False, tools=name))
+        with pytest.raises(OSError, match="in use"):
+            late.start()
+        assert not list((tmp_path / "two").iterdir())
+    with pytest.raises(ValueError, match="no name of sockets"):
+        Rack(0, tmp_path / "two", RackConfig(logs=False, tools="a b")).start()
+
+
 def test_a_program_reads_what_is_at_the_other_end_of_its_cable(base: str) -> None:
     with Tool(base) as tool:
         own = tool.ask(tool.smp(w.NODE_INFO))
