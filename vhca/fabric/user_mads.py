@@ -296,6 +296,9 @@ class UserMads:
         # A question for MultiPathRecords is answered by PathRecords.
         if asked is None or (mad[1] in SMP_CLASSES and mad[16:18] != asked.mad[16:18]):
             return
+        # Switches see to it that nobody sends with another one's LID; with LMC, a port answers with its first one.
+        if asked.dlid != PERMISSIVE_LID and (asked.dlid ^ packet.route.slid) >> self.port.info.lmc:
+            return
         segments = [mad]
         if is_segment(mad) and mad[26] & _ALONE != _ALONE:
             there, qp = packet.route.slid, packet.src_qp

@@ -184,6 +184,20 @@ def test_counters_of_others_and_of_oneself(desk: Desk) -> None:
         assert (mad[3], mad[8:16], slid, dqp, sqp, status) == (0x81, request.to_bytes()[8:16], lid, 1, 1, 0)
 
 
+def test_nobody_else_answers_for_the_one_that_was_asked(desk: Desk) -> None:
+    program = Program(desk.node)
+    desk.cards[0].silent = True
+    question = gmp(PING, m.METHOD_GET)
+    desk.node.send(program, question, desk.cards[0].lid, 1, 1)
+    desk.run()
+    forged = question[:3] + b"\x81" + question[4:]
+    for card in (desk.cards[1], desk.cards[0]):
+        assert not program.got
+        card.port.send(card.data(desk.lid, forged, dest_qp=1, src_qp=1, qkey=m.QP1_QKEY))
+        desk.run()
+    assert [(got[0], got[1], got[4]) for got in program.got] == [(forged, desk.cards[0].lid, 0)]
+
+
 def test_a_server_of_a_class_gets_its_requests(desk: Desk) -> None:
     program, server, idle = Program(desk.node), Program(desk.node, PING), Program(desk.node)
     ping = gmp(PING, m.METHOD_GET)
