@@ -7,7 +7,7 @@ from math import isclose
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.fabric.bench import Turns
@@ -232,7 +232,8 @@ def test_rules_act_before_the_line_and_a_delay_is_added() -> None:
     assert world.arrived == [(1_000 + size_ns, 2), (1_000 + 10_000 + size_ns, 1)]
 
 
-@given(st.integers(0, 2**32), st.floats(1e-6, 0.05))
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.floats(1e-5, 0.05))
 def test_wrong_bits_are_as_many_as_the_rate_says(seed: int, rate: float) -> None:
     noise = Noise(rate, Random(seed))
     bits = wrong = 0
