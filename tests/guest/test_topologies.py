@@ -122,9 +122,9 @@ def test_a_trunk_falls_under_load_and_the_connection_goes_on(lab: Lab, guest_pai
     way = lab.fabric.route("h0", "h15")
     load = Exchange("ib_write_bw", ("-d", DEVICE, "-F", "-s", "65536", "-D", "4", "-u", "16"), bandwidth_figure)
     with ThreadPoolExecutor(1) as pool, moved(lab.hcas[1]) as at_client:
-        before = lab.hcas[1].counters()["tx_bytes"]
+        before = lab.hcas[1].counters().get("tx_bytes", 0)
         running = pool.submit(run_exchange, server, client, load, next(_ports))
-        wait_for(lambda: lab.hcas[1].counters()["tx_bytes"] > before + (1 << 20))
+        wait_for(lambda: lab.hcas[1].counters().get("tx_bytes", 0) > before + (1 << 20))
         lab.fabric.link_down(way[2])
         try:
             wait_for(lambda: lab.fabric.route("h0", "h15") != way)
@@ -140,11 +140,11 @@ def test_a_trunk_falls_under_load_and_the_connection_goes_on(lab: Lab, guest_pai
 
 def test_a_cable_of_a_rate_makes_them_as_slow(lab: Lab, guest_pair: tuple[Guest, Guest]) -> None:
     server, client = guest_pair
-    lab.fabric.set_line("g1/1", LineConfig(rate_bps=500_000_000, latency_ns=20_000))
+    lab.fabric.set_line("g1/1", LineConfig(rate_bps=100_000_000, latency_ns=20_000))
     try:
-        ends = run_exchange(server, client, perftest("ib_write_bw", 65536, 500), next(_ports))
+        ends = run_exchange(server, client, perftest("ib_write_bw", 65536, 200), next(_ports))
     finally:
         lab.fabric.set_line("g1/1", LineConfig())
     assert [end.returncode for end in ends] == [0, 0], ends
     mbytes_s = float(perftest_values(ends[1].stdout, "BW average")[3]) * (1 << 20) / 1e6
-    assert 0.85 * 62.5 < mbytes_s <= 62.5, "what is not there are headers and acknowledgements"
+    assert 0.85 * 12.5 < mbytes_s <= 12.5, "what is not there are headers and acknowledgements"
