@@ -69,29 +69,22 @@ class Captures:
         by_end = {port.end: port for port in self._ports.values()}
         cards: dict[FabricPort, None] = {}
         ends: dict[LinkEnd, None] = {}
-        others: dict[str, list[LinkEnd]] | None = None
         for name in choice.ports:
-            if name in self._ports:
-                cards[self._ports[name]] = None
-                continue
-            if others is None:
-                others = self._named_ends()
-            for end in others.get(name) or [self._find(name)]:
+            for end in [self._ports[name].end] if name in self._ports else self._named(name):
                 if end in by_end:
                     cards[by_end[end]] = None
                 else:
                     ends[end] = None
         return list(cards), list(ends)
 
-    def _named_ends(self) -> dict[str, list[LinkEnd]]:
-        """Ends of cables by their names, by those of their nodes, and all of them."""
-        named: dict[str, list[LinkEnd]] = {ALL: []}
-        for link in self._links():
-            for end in (link.a, link.b):
-                node = end.name.rpartition("/")[0]
-                for name in (end.name, node, ALL) if node else (ALL,):
-                    named.setdefault(name, []).append(end)
-        return named
+    def _named(self, name: str) -> list[LinkEnd]:
+        """The ends that a name means which is not that of a card: all, those of a node, or one."""
+        everything = [end for link in self._links() for end in (link.a, link.b)]
+        if name == ALL:
+            return everything
+        own = f"{name}/"
+        found = [end for end in everything if end.name.startswith(own) and end.name.rpartition("/")[0] == name]
+        return found or [self._find(name)]
 
     def start(self, destination: Destination, choice: CaptureChoice) -> Capture:
         """Record from now on, until :meth:`stop` or a limit.
@@ -113,9 +106,8 @@ class Captures:
         self.running[capture] = recording, choice
         for port in cards:
             self._add(port, recording, choice)
-        for end in ends:
-            recording.add_end(end)
         if ends:
+            recording.add_ends(ends)
             for port in self._ports.values():
                 recording.hold(port)
         if choice.limits.seconds is not None:

@@ -27,6 +27,8 @@ RECORDS_SUFFIX: Final = "-card"
 PACKETS_PER_TURN: Final = 16
 MOST_TURNS: Final = 32
 MOST_PER_TURN: Final = 64
+ENDS_PER_TURN: Final = 100
+"""Ends of cables at which one turn begins to listen: a millisecond."""
 MOST_WAITING: Final = 16 * FULL_PACKETS
 """Packets that wait to be encoded; what comes then is lost."""
 MOST_RECORDS: Final = 1024
@@ -49,6 +51,7 @@ class Recording:
         self._ports: list[FabricPort] = []
         self._held: list[FabricPort] = []
         self._ends: set[LinkEnd] = set()
+        self._to_come: list[LinkEnd] = []
         self._taps: list[tuple[list[Tap], Tap]] = []
         self._unwatch: list[Callable[[], None]] = []
 
@@ -135,9 +138,20 @@ class Recording:
         self._tap(port.arrival_taps, arrived)
         self._tap(port.loopback_taps, looped)
 
-    def add_end(self, end: LinkEnd) -> None:
-        """Listen at an end of any cable."""
-        self._ends.add(end)
+    def add_ends(self, ends: list[LinkEnd]) -> None:
+        """Listen at ends of any cables: at some of them now, at the others in turns that follow."""
+        self._ends.update(ends)
+        self._to_come = ends
+        self._come()
+
+    def _come(self) -> None:
+        ends, self._to_come = self._to_come[:ENDS_PER_TURN], self._to_come[ENDS_PER_TURN:]
+        for end in ends:
+            self._add_end(end)
+        if self._to_come:
+            self._call_soon(self._come)
+
+    def _add_end(self, end: LinkEnd) -> None:
         name = end.name
 
         def arrived(packet: Packet) -> None:
@@ -161,6 +175,7 @@ class Recording:
     def end(self) -> None:
         """Listen no more, and write what waits."""
         self._over = None
+        self._to_come = []
         for port in self._held:
             port.recordings.remove(self)
         self._held.clear()

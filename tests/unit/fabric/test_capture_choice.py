@@ -125,6 +125,38 @@ def test_a_switch_a_simulated_host_and_a_card_by_their_names(tmp_path: Path) -> 
     assert not (tmp_path / "none.pcapng").exists()
 
 
+def test_management_is_recorded_on_every_cable_of_its_way(tmp_path: Path) -> None:
+    bench = Two()
+    only = CaptureFilter(management_class=0x81)
+    capture = bench.fabric.capture(tmp_path / "c.pcapng", CaptureChoice(["all"], only=only))
+    bench.fabric.manager.sweep()
+    bench.run()
+    named = interfaces(stopped(bench.fabric, capture))
+    assert {"leaf1/8", "leaf2/8", "leaf2/1", "h1", "n3/1"} <= set(named)
+    assert capture.packets >= 8
+
+
+def test_many_cables_are_tapped_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vhca.fabric.recording.ENDS_PER_TURN", 2)
+    bench = Two()
+    a, b = bench.cards
+
+    def tapped() -> int:
+        return sum(bool(end.sent_taps) for link in bench.fabric.cables for end in (link.a, link.b))
+
+    capture = bench.fabric.capture(tmp_path / "c.pcapng", CaptureChoice(["all"]))
+    assert tapped() == 2 + 2  # of eight: the cards, and two more
+    bench.run()
+    assert tapped() == 8
+    a.port.send(a.data(b.lid, psn=5))
+    bench.run()
+    assert [name for name, _, _ in recorded(stopped(bench.fabric, capture))] == ["h0", "leaf1/8", "leaf2/1"]
+    ended = bench.fabric.capture(tmp_path / "e.pcapng", CaptureChoice(["all"]))
+    stopped(bench.fabric, ended)
+    bench.run()
+    assert tapped() == 0
+
+
 def test_cards_hold_back_for_a_capture_of_switches_only(tmp_path: Path) -> None:
     bench = Two()
     a, b = bench.cards
