@@ -18,7 +18,7 @@ def osmtest(guest: Guest, flow: str) -> None:
 
 def stress(guest: Guest, kind: int) -> None:
     """Floods the directory with questions until it is stopped, which is no error; one ends it earlier."""
-    done = guest.run(["timeout", "2", "osmtest", "-f", "f", "-s", str(kind), "-i", "/tmp/inventory"], timeout_s=30)
+    done = guest.run(["timeout", "1", "osmtest", "-f", "f", "-s", str(kind), "-i", "/tmp/inventory"], timeout_s=30)
     assert "ERR" not in done.stdout, done.stdout
     assert done.returncode in (-15, 143), done.stdout
 

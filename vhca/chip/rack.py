@@ -35,6 +35,7 @@ from vhca.private_files import PrivateLog
 from vhca.sim.clock import RealClock
 from vhca.sim.loop import Loop, LoopEnded
 from vhca.sim.watchdog import Watchdog
+from vhca.subnet import lid_file
 from vhca.vfio_user.connection import Connection
 from vhca.wire.smp import PORT_ACTIVE, mtu_code
 
@@ -117,6 +118,18 @@ def card_of(frame: FrameType) -> str | None:
     return owner.name if isinstance(owner, (Board, Card, CardFunction, Connection)) else None
 
 
+def _known_lids(path: Path | None) -> dict[int, int] | None:
+    """The LIDs in a file, None if it is not there yet."""
+    if path is None or not path.exists():
+        return None
+    try:
+        if path.stat().st_size > lid_file.MAX_BYTES:
+            raise RackError(f"{path}: more than {lid_file.MAX_BYTES >> 20} MiB of LIDs")
+        return lid_file.read(path.read_text())
+    except (OSError, UnicodeDecodeError, lid_file.LidFileError) as error:
+        raise RackError(f"{path}: {error}") from None
+
+
 class Rack:
     """Cards named h0, h1 ..., each with a socket `<name>.sock` and a log `<name>.log` in `directory`.
 
@@ -163,6 +176,7 @@ class Rack:
             heirs=self._may_manage() if self.config.heirs is not None else None,
             lmc=self.config.lmc,
             partitions=self.config.partitions,
+            lids=_known_lids(self.config.lids),
         )
         self.fabric = LiveFabric(self.loop, self._subnet, self._tool_counters)
         self.loop.add_timer_source(self._subnet)
@@ -308,7 +322,10 @@ class Rack:
 
         captures: list[Capture] = []
 
+        given: dict[int, range] = {}
+
         def shut() -> None:
+            given.update(self._subnet.manager.addresses.given())
             if self._capture is not None:  # its last packets are those of cards that are still there
                 self._subnet.stop_capture(self._capture)
                 captures.append(self._capture)
@@ -324,10 +341,23 @@ class Rack:
         with contextlib.suppress(TimeoutError, LoopEnded):
             self.loop.call(shut)
         self.loop.stop(timeout_s=STOP_S if responds else 0)
+        if given:
+            self._keep_lids(given)
         for capture in captures:
             if not capture.wait(STOP_S):
                 log.error("the capture %s is not written to its end: its disk takes too long", capture.name)
         self._close_logs()
+
+    def _keep_lids(self, given: dict[int, range]) -> None:
+        path = self.config.lids
+        if path is None:
+            return
+        beside = path.with_name(f".{path.name}-{os.getpid()}")
+        try:
+            beside.write_text(lid_file.write(given))
+            os.replace(beside, path)
+        except OSError as error:
+            log.error("the LIDs are not kept in %s: %s", path, error)
 
     def __enter__(self) -> "Rack":
         self.start()

@@ -119,6 +119,7 @@ class RackConfig:
         simulated: they answer managers and nobody else. See docs/topologies.md.
     :ivar routing: how the subnet manager leads packets; see :mod:`vhca.subnet.routing`.
     :ivar lmc: each card has 2**lmc LIDs (0 to 7); where there are several ways, they are spread over them.
+    :ivar lids: a file with the LIDs of ports, by GUID, that they are to have again; written when the rack stops.
     :ivar partitions: who may speak to whom, see docs/fabric.md; None: everybody to everybody.
     :ivar heirs: the cards (h0, h1 ...) whose hosts may be the subnet manager instead of ours, or "any"; then that with
         the higher priority is master, ours takes over when it is gone, and M_Keys are no secrets: `mkey` is 0 or a key
@@ -143,6 +144,7 @@ class RackConfig:
     lines: "Mapping[str, LineConfig]" = field(default_factory=dict)
     tools: str | None = None
     lmc: int = 0
+    lids: Path | None = None
     partitions: "Partitions | None" = None
     heirs: Sequence[str] | Literal["any"] | None = None
     sm_priority: int | None = None

@@ -210,6 +210,12 @@ def add_manager_options(parser: argparse._ActionsContainer, *, guests: bool) -> 
         " h0=full, h1=full ;` (default: everybody to everybody)",
     )
     parser.add_argument(
+        "--lids",
+        type=Path,
+        metavar="FILE",
+        help="give ports the LIDs that this file has for them, as OpenSM's guid2lid does; written at the end",
+    )
+    parser.add_argument(
         "--lmc", type=whole(0, 7), default=0, metavar="N", help="each card has 2**N LIDs (default: %(default)s)"
     )
 
@@ -396,6 +402,7 @@ def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
         routing=options.routing,
         capture=capture,
         lmc=options.lmc,
+        lids=options.lids,
         partitions=options.partitions,
         heirs=heirs,
         sm_priority=options.sm_priority,

@@ -111,6 +111,7 @@ class Fabric:
 
     The manager inside is master unless `heirs` tells of a port GUID that a manager there may be: then the one with the
     higher `priority` (0 to 15) is. `lmc`: cards have 2**lmc LIDs each. `partitions`: who may speak to whom; None: all.
+    `lids`: those that ports have had before, by GUID.
 
     :ivar cables: all cables, by their names.
     :ivar trunks: what leads to other racks, by the names of the cables.
@@ -134,6 +135,7 @@ class Fabric:
         heirs: Heirs | None = None,
         lmc: int = 0,
         partitions: Partitions | None = None,
+        lids: Mapping[int, int] | None = None,
         local: frozenset[str] | None = None,
         managed: bool = True,
     ) -> None:
@@ -189,6 +191,7 @@ class Fabric:
             heirs=heirs,
             lmc=lmc,
             partitions=partitions,
+            lids=lids,
         )
         self.administration = SubnetAdministration(
             self.manager, self.switch.send_from_management, clock.now_ns, call_soon, num_ports, random, group_mtu

@@ -4,25 +4,32 @@ A GUID that was here before keeps its LID as long as there are LIDs for all. Wit
 2**LMC LIDs from a multiple of that on, and switches have one each.
 """
 
+from collections.abc import Mapping
+
 from vhca.subnet.topology import Topology
 from vhca.wire.packet import MULTICAST_LID_FIRST
 
 
 class Addresses:
-    """LIDs by port GUID.
+    """LIDs by port GUID; `known` are those that ports had before.
 
     :raises ValueError: an LMC is 0 to 7.
     """
 
-    def __init__(self, lmc: int = 0) -> None:
+    def __init__(self, lmc: int = 0, known: Mapping[int, int] | None = None) -> None:
         if not 0 <= lmc <= 7:
             raise ValueError(f"LMC {lmc}: it is 0 to 7")
         self.lmc = lmc
-        self._lids: dict[int, int] = {}
+        self._lids = dict(known or {})
+        self._counts: dict[int, int] = {}
 
     def forget(self) -> None:
         """Another manager was here: what ports have now is what they keep."""
         self._lids.clear()
+
+    def given(self) -> dict[int, range]:
+        """The LIDs of all that are here or were, by port GUID."""
+        return {guid: range(lid, lid + self._counts.get(guid, 1)) for guid, lid in self._lids.items()}
 
     def assign(self, topology: Topology) -> None:
         """Give all ports their LIDs: known GUIDs the one that they had, new ones what they have if it is free.
@@ -38,8 +45,9 @@ class Addresses:
         for node, port in topology.end_ports():
             port.lmc = 0 if node.is_switch else self.lmc
             count = 1 << port.lmc
+            self._counts[port.guid] = count
             lid = self._lids.get(port.guid)
-            if lid is None:
+            if lid is None or lid % count:
                 lid = port.info.lid
                 if not _free(lid, count, taken):
                     lid = lowest.get(count, count)

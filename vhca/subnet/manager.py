@@ -10,7 +10,7 @@ Whether it is master is decided by :mod:`vhca.subnet.election`. As a standby it 
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random, SystemRandom
 from typing import Final
 
@@ -55,7 +55,8 @@ class SubnetManager:
 
     `send` puts a packet into the management port. `changed` is called after each heavy sweep, and when it is not master
     any more. `mkey` is as for :class:`vhca.subnet.mkeys.ManagementKeys`; `random` gives what others must not guess;
-    `priority` and `heirs` are as for :class:`vhca.subnet.election.Election`. Not thread safe.
+    `priority` and `heirs` are as for :class:`vhca.subnet.election.Election`; `lids` are those that ports had before, by
+    GUID. Not thread safe.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class SubnetManager:
         heirs: Heirs | None = None,
         lmc: int = 0,
         partitions: Partitions | None = None,
+        lids: Mapping[int, int] | None = None,
     ) -> None:
         self._send = send
         self._now_ns = now_ns
@@ -87,7 +89,7 @@ class SubnetManager:
         self.counters: Counter[ManagerCount] = Counter()
         count_refused = refusals(self.counters)
         self.discovery = Discovery(self._ask, self.keys, count_refused)
-        self.addresses = Addresses(lmc)
+        self.addresses = Addresses(lmc, lids)
         self.ports = PortSetup(self._ask, self.keys, count_refused, gid_prefix, lambda: self.lid)
         self.tables = SwitchTables(self.ask, self.transactions.start, lambda: self.topology, self.counters, routing)
         self.changed: Callable[[], None] = lambda: None
@@ -100,6 +102,7 @@ class SubnetManager:
         self._heavy_due_ns: int | None = None
         self._light_due_ns: int | None = None
         self._poll_due_ns: int | None = None
+        self._thanking = False  # whether an acknowledgement waits to be sent
         self._leader: PortKey = (0, 0)  # where the one is that a standby follows
         self._rest_ns = 0
         self._retry_ns = 0  # pause before the next heavy sweep while something did not come up, else 0
@@ -365,16 +368,20 @@ class SubnetManager:
         self._poll_due_ns = None
         if turn == "take over":
             self._stranger = True
-            self.transactions.start(self._acknowledge(sender))
-            self.sweep()
+            if not self._thanking:
+                self._thanking = True
+                self.transactions.start(self._acknowledge(sender))
+            self._sweep_for_trap()
         elif turn == "sweep":
-            self.sweep()
+            # Like traps: whoever may give orders may give many.
+            self._sweep_for_trap()
         elif turn == "follow":
             self._leader = next(self._places_of(sender), (0, 0))
             self._poll_due_ns = self._now_ns() + POLL_NS
 
     def _acknowledge(self, sender: int) -> Work:
         """Tell who handed the subnet over that it is taken."""
+        self._thanking = False
         for guid, number in self._places_of(sender):
             info = self.info()
             info.sm_state = smpwire.SM_STATE_STANDBY

@@ -65,11 +65,26 @@ def write(partitions: Partitions) -> str:
     for group in partitions.groups:
         base = group.pkey & ~FULL_MEMBER
         name = names.get(base, f"P{base:04x}")
-        settings = f"mtu={group.mtu}, rate={group.rate}, sl={group.sl}"
-        more = f"Q_Key={group.qkey:#x},TClass={group.tclass},FlowLabel={group.flow_label}"
-        more += f",scope={group.mgid[1] & 0xF}" if group.mgid[1] & 0xF else ""
-        mgid = ipaddress.IPv6Address(group.mgid)
-        lines += [f"{name}={base:#06x}, {settings} :", f"  mgid={mgid},{more}", ";"]
+        values = {
+            "Q_Key": group.qkey,
+            "TClass": group.tclass,
+            "FlowLabel": group.flow_label,
+            "scope": group.mgid[1] & 0xF,
+        }
+        settings = [f"mtu={group.mtu}, rate={group.rate}, sl={group.sl}"]
+        settings += [f"{flag}={value:#x}" for flag, value in values.items() if value]
+        is_ip = group.mgid[2:4] in _IP_SIGNATURES
+        # OpenSM wants the P_Key in an MGID without the bit of full members, or to fill it in.
+        mgid = group.mgid[:4] + (b"\0\0" if is_ip else group.mgid[4:6]) + group.mgid[6:]
+        if is_ip and mgid[2] == _BROADCAST[2] and mgid[6:] == _BROADCAST[6:]:
+            lines.append(f"{name}={base:#06x}, ipoib, {', '.join(settings)} : NONE ;")
+        else:
+            # OpenSM wants something between such a line and the semicolon.
+            lines += [
+                f"{name}={base:#06x}, {', '.join(settings)} :",
+                f"  mgid={ipaddress.IPv6Address(mgid)}",
+                "  NONE ;",
+            ]
     for one in partitions.partitions:
         members = ", ".join(f"{_who(member.who)}={member.membership}" for member in one.members)
         lines.append(f"{names[one.pkey]}={one.pkey:#06x}{', indx0' if one.first else ''} : {members} ;")

@@ -17,6 +17,8 @@ from vhca.wire.packet import Packet
 TIMEOUT_NS: Final = 1_000_000_000
 RETRIES: Final = 3
 TRANSFERS_PER_LID: Final = 4
+BYTES_PER_LID: Final = 8 << 20
+"""Of answers that are under way to one LID; more than that only if one alone has it."""
 WINDOW: Final = 64
 SEGMENTS_PER_TURN: Final = 4
 REQUESTS_PER_LID: Final = 2
@@ -80,7 +82,7 @@ class _Transfer:
 
 
 class RmppSender:
-    """All transfers under way; at most a few for each LID, the oldest of which makes room for a new one."""
+    """All transfers under way; a few of so many bytes for each LID, the oldest of which make room for a new one."""
 
     def __init__(self, send: Callable[[Packet], None], now_ns: Callable[[], int], queue: FairQueue) -> None:
         self._send = send
@@ -97,8 +99,13 @@ class RmppSender:
             return
         self._transfers.pop(key, None)
         mine = [other for other in self._transfers if other[0] == key[0]]
-        if len(mine) >= TRANSFERS_PER_LID:
-            self._end(mine[0])
+        held = sum(self._transfers[other].table.segments for other in mine)
+        for oldest in mine:
+            if len(mine) < TRANSFERS_PER_LID and (held + table.segments) * SA_DATA_BYTES <= BYTES_PER_LID:
+                break
+            held -= self._transfers[oldest].table.segments
+            mine = mine[1:]
+            self._end(oldest)
         transfer = self._transfers[key] = _Transfer(reply, table)
         self._push(key, transfer, 1)
 

@@ -1,5 +1,6 @@
 """What the command line says of the subnet manager: who it is, partitions, LMC."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from vhca.chip.rack import Rack, RackError
 from vhca.cli import status
 from vhca.cli.main import main, parser
 from vhca.cli.options import make_lab, rack_config
+from vhca.fabric import shapes
 from vhca.lab import Lab, LabError, Progress, RackConfig
 from vhca.subnet.partition_file import read
 
@@ -87,3 +89,34 @@ def test_partitions_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
             main(["serve", "--dir", str(tmp_path), "--partitions", str(name)])
         assert complaint in capsys.readouterr().err
     assert status.USAGE == 2
+
+
+def test_lids_are_the_same_the_next_time(tmp_path: Path) -> None:
+    file = tmp_path / "lids"
+    assert lab_of("--lids", str(file)).rack_config.lids == file
+    topology = shapes.ring(3, 3)
+    config = RackConfig(topology=topology, lids=file)
+
+    def lids() -> dict[str, int]:
+        folder = tmp_path / f"r{len(list(tmp_path.iterdir()))}"
+        folder.mkdir(mode=0o700)
+        with Rack(0, folder, config) as rack:
+            deadline = time.monotonic() + 20
+            while not rack.loop.call(lambda: rack._subnet.manager.settled):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            return {node.name: node.lid for node in rack.fabric.chart().nodes}
+
+    first = lids()
+    assert sorted(first.values()) == list(range(1, 7))
+    lines = file.read_text().splitlines()
+    assert len(lines) == 6
+    # Others than the manager would give.
+    file.write_text("".join(f"{line.split()[0]} {7 * n + 40:#x} {7 * n + 40:#x}\n" for n, line in enumerate(lines)))
+    second = lids()
+    assert sorted(second.values()) == [7 * n + 40 for n in range(6)]
+    assert lids() == second
+    for wrong in ("0x1 2", "0x1 0 0", "0x1 1 1\n0x1 2 2", "0x1 1 1\n0x2 1 2", "x 1 1", "0x1 0xbfff 0xc000"):
+        file.write_text(wrong)
+        with pytest.raises(RackError, match=rf"{file}: line {len(wrong.splitlines())}"):
+            Rack(0, tmp_path, config)

@@ -10,6 +10,7 @@ from tests.unit.fabric.bench import Bench, Card
 from tests.unit.isolation.smps import Forger
 from vhca.fabric.link import Link
 from vhca.fabric.switch import Switch
+from vhca.management.packets import smp_packet
 from vhca.subnet.election import POLL_NS, POLLS_LOST, Election, Rival
 from vhca.subnet.manager import SubnetManager
 from vhca.wire import mad as m
@@ -267,3 +268,27 @@ def test_ranks_and_polls() -> None:
     for priority in (-1, 16):
         with pytest.raises(ValueError, match="0 to 15"):
             Election(priority)
+
+
+def test_a_flood_of_orders_takes_little() -> None:
+    """Without a key anybody can give orders in the heir's name; they make nobody's work grow."""
+    bench = TwoSwitches(priority=0)
+    bench.run()
+    bench.join()
+    bench.pass_time(12)
+    assert bench.states == (MASTER, STANDBY)
+    claim = SmInfo(guid=bench.second.guid, sm_state=MASTER, priority=15)
+    forger = Forger(bench, bench.cards[0])
+    order = forger.smp(m.CLASS_SUBN_LID, METHOD_SET, smp.SM_INFO, smp.SM_HANDOVER, claim)
+    sweeps = bench.fabric.counters()["sm.heavy_sweeps"]
+    most = 0
+    for _ in range(300):
+        bench.cards[0].port.send(smp_packet(order.to_bytes(), bench.fabric.switch.lid, bench.cards[0].lid))
+    while bench.turns._queue:
+        bench.turns.one()
+        most = max(most, len(bench.first.transactions._works))
+    assert most <= 4
+    assert bench.fabric.counters()["sm.heavy_sweeps"] <= sweeps + 17
+    bench.pass_time(20)
+    bench.served_by(bench.first)
+    assert bench.first.settled

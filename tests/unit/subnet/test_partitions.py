@@ -60,6 +60,9 @@ def test_what_is_written_for_opensm_is_the_same() -> None:
     found = read(EXAMPLE).with_cards({"h0": 0xA0, "node-7": 0xA7})
     text = partition_file.write(found)
     assert "h0" not in text
+    # OpenSM takes no MGID of IP with the bit of full members in its P_Key.
+    assert "NewPartition=0x0001, ipoib, " in text
+    assert "mgid=ff12:401b::707\n" in text
     again = read(text)
     tables = [
         {guid: partitions._table(guid, switch, own_guid=0xA0) for guid in (0x123451, 0x123453, 0xA0, 0xA7, 5)}
