@@ -83,10 +83,10 @@ def main() -> None:
     with Lab(guests=options.guests, kernel=options.kernel, guest=config) as lab:
         booted_s = time.monotonic()
         fresh = [memory_mib(guest.pid) for guest in lab.guests]
-        written_before = sum(hca.counters()["tx_bytes"] for hca in lab.hcas)
+        written_before = sum(hca.counters().get("tx_bytes", 0) for hca in lab.hcas)
         pairs = all_to_all(lab.guests)
         done_s = time.monotonic()
-        written = sum(hca.counters()["tx_bytes"] for hca in lab.hcas) - written_before
+        written = sum(hca.counters().get("tx_bytes", 0) for hca in lab.hcas) - written_before
         each = [memory_mib(guest.pid) for guest in lab.guests]
         own = memory_mib(os.getpid())
         rows = [

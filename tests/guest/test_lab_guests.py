@@ -230,6 +230,13 @@ def test_soft_roce_runs_between_the_guests(lab: Lab) -> None:
     assert server.wait(30) == 0
 
 
+def test_the_least_memory_that_is_taken_is_enough(tmp_path: Path) -> None:
+    with Lab(guests=1, guest=GuestConfig(memory_mib=384), log_dir=tmp_path / "logs") as small:
+        assert small.guests[0].run(["ibv_devinfo"], check=True).stdout.count("PORT_ACTIVE") == 1
+        script = "import os; root = os.statvfs('/'); print(root.f_bavail * root.f_frsize)"
+        assert int(small.guests[0].run(["python3", "-c", script], check=True).stdout) > 16 << 20
+
+
 def test_an_unknown_kernel_is_refused_before_anything_starts() -> None:
     with pytest.raises(LabError, match="no such file or folder"):
         Lab(guests=1, kernel="nonsense", hcas_per_guest=0).start()

@@ -43,6 +43,8 @@ _KERNEL_ARGUMENTS: Final = (
     " random.trust_cpu=on cryptomgr.notests tsc=reliable no_timer_check 8250.nr_uarts=1 i8042.nokbd i8042.noaux"
     " rcupdate.rcu_expedited=1 net.ifnames=0 systemd.show_status=0 init_on_alloc=0 noreplace-smp"
     " initcall_blacklist=jent_mod_init,init_encrypted"
+    # The image is unpacked into half of what is left beside it if nothing is said: too little in a small guest.
+    " initramfs_options=size=90%"
 )
 
 
