@@ -1,4 +1,4 @@
-"""MPI between four guests: Open MPI over UCX, also over a cable that loses packets.
+"""MPI between four guests: Open MPI over UCX, over libfabric's verbs provider, and over a cable that loses packets.
 
 Guests have no SSH: Open MPI starts its daemons by a shell that listens on the management network.
 """
@@ -31,6 +31,7 @@ COMMON = (
 TRANSPORTS = {
     "ucx-rc": "--mca pml ucx -x UCX_TLS=rc_x,self -x UCX_NET_DEVICES=mlx5_0:1",
     "ucx-ud": "--mca pml ucx -x UCX_TLS=ud_x,self -x UCX_NET_DEVICES=mlx5_0:1",
+    "libfabric": "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' -x FI_MR_CACHE_MAX_COUNT=0",
 }
 
 
