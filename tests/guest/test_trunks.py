@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,7 +35,7 @@ _ports = iter(range(21000, 22000))
 @pytest.fixture(scope="module")
 def split_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     logs = tmp_path_factory.mktemp("trunks")
-    with Lab(2, card=CardConfig(), rack_factory=factory(RING, PARTS, "--mkey", "0"), log_dir=logs) as lab:
+    with Lab(2, card=CardConfig(), rack_factory=factory(RING, PARTS, "--sm", "any"), log_dir=logs) as lab:
         yield lab
 
 
@@ -104,6 +105,29 @@ def test_a_trunk_falls_under_load_and_comes_back(racks: ServedRacks, pair: tuple
         after = frames(racks, "A") + frames(racks, "B")
         wait_for(lambda: frames(racks, "A") + frames(racks, "B") > after + 200)
         ends = running.result(60)
+    assert [end.returncode for end in ends] == [0, 0], ends
+
+
+def manager(guest: Guest) -> int:
+    """LID of the manager that a guest's port knows, which says that it is master; 0 while nobody does."""
+    said = guest.run(["sminfo", "-t", "300"], timeout_s=60).stdout
+    found = re.search(r"sm lid (\d+) .*SMINFO_MASTER", said)
+    return int(found[1]) if found else 0
+
+
+def test_opensm_in_a_guest_of_one_rack_manages_all_and_gives_back(pair: tuple[Guest, Guest]) -> None:
+    one, two = pair
+    ours = manager(two)
+    one.run(["mkdir", "-p", "/var/cache/opensm", "/var/log"], check=True)
+    opensm = one.popen(["opensm", "-p", "14", "-f", "/tmp/opensm.log"])
+    wait_for(lambda: manager(two) not in (0, ours), 30)
+    wait_for(lambda: manager(one) == manager(two))
+    assert len(found_by(two).nodes) == len(RING.nodes)
+    ends = run_exchange(one, two, pingpong("rc", 4096, 50, "-c"), next(_ports))
+    assert [end.returncode for end in ends] == [0, 0], ends
+    opensm.kill()
+    wait_for(lambda: manager(two) == ours, 40)
+    ends = run_exchange(one, two, pingpong("rc", 4096, 50, "-c"), next(_ports))
     assert [end.returncode for end in ends] == [0, 0], ends
 
 

@@ -35,7 +35,7 @@ HANDSHAKE_MS: Final = 2000
 HEARTBEAT_MS: Final = 1000
 HEARTBEAT_TIMEOUT_MS: Final = 3000
 BACKLOG: Final = 8
-LINGER_MS: Final = 200
+LINGER_MS: Final = 1000
 
 
 class TrunkError(Exception):
