@@ -300,10 +300,10 @@ class Capture:
                 )
             )
 
-    def flush(self, timeout_s: float = FLUSH_S) -> bool:
+    def flush(self) -> bool:
         """Wait until what was recorded so far is visible to readers of the file; False if that takes too long."""
-        return self.writer.flush(timeout_s)
+        return self.writer.flush(FLUSH_S)
 
-    def wait(self, timeout_s: float = FLUSH_S) -> bool:
+    def wait(self, timeout_s: float | None = None) -> bool:
         """Behind :meth:`close`: wait until the file is complete and closed; False if that takes too long."""
-        return self.writer.wait(timeout_s)
+        return self.writer.wait(FLUSH_S if timeout_s is None else timeout_s)
