@@ -7,36 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.guest.cards import assert_no_complaint, moved
+from tests.guest.upper import NVME_TARGET, address, network_up, shell
 from vhca.lab import Guest, Lab
-from vhca.lab.perftest import wait_port_active
 
 pytestmark = pytest.mark.vhca(guests=2, extra_modules=("nvme-rdma", "nvmet-rdma", "brd"))
 
 BLOCK_BYTES = 64 << 10
 BLOCKS = 16
 
-NETWORK = """
-set -e
-modprobe ib_ipoib
-ip link set ib0 up
-ip addr replace 10.9.0.{host}/24 dev ib0
-i=0; while ! ip link show ib0 | grep -q LOWER_UP; do i=$((i + 1)); [ $i -lt 200 ] || exit 1; usleep 100000; done
-"""
-TARGET = """
-set -e
-modprobe -a nvmet-rdma brd
-mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
-cd /sys/kernel/config/nvmet
-mkdir -p subsystems/disk/namespaces/1 ports/1
-echo 1 > subsystems/disk/attr_allow_any_host
-echo -n /dev/ram0 > subsystems/disk/namespaces/1/device_path
-echo 1 > subsystems/disk/namespaces/1/enable
-echo rdma > ports/1/addr_trtype
-echo ipv4 > ports/1/addr_adrfam
-echo 10.9.0.1 > ports/1/addr_traddr
-echo 4420 > ports/1/addr_trsvcid
-ln -s /sys/kernel/config/nvmet/subsystems/disk /sys/kernel/config/nvmet/ports/1/subsystems/disk
-"""
 CONNECT = """
 set -e
 modprobe nvme-rdma
@@ -52,16 +30,10 @@ cmp /tmp/written /tmp/read
 """
 
 
-def shell(guest: Guest, script: str) -> str:
-    """Run a script that must succeed."""
-    return guest.run(["sh", "-c", script], timeout_s=120, check=True).stdout
-
-
 @pytest.fixture
 def ip_pair(guest_pair: tuple[Guest, Guest]) -> Iterator[tuple[Guest, Guest]]:
-    for number, guest in enumerate(guest_pair, 1):
-        wait_port_active(guest)
-        shell(guest, NETWORK.format(host=number))
+    for guest in guest_pair:
+        network_up(guest)
     yield guest_pair
     assert_no_complaint(*guest_pair)
 
@@ -104,7 +76,7 @@ def test_datagrams_of_rsockets(lab: Lab, ip_pair: tuple[Guest, Guest]) -> None:
 
 def test_nvme_over_fabrics_moves_data_by_fast_registration(lab: Lab, ip_pair: tuple[Guest, Guest]) -> None:
     target, initiator = ip_pair
-    shell(target, TARGET)
+    shell(target, NVME_TARGET.format(server=address(target)))
     shell(initiator, CONNECT)
     with moved(lab.hcas[1]) as card, moved(lab.hcas[0]) as target_card:
         shell(initiator, COPY)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.guest.cards import assert_no_complaint, moved
-from tests.guest.upper import address, lossy, network_up, sha256, shell
+from tests.guest.upper import CONFIGFS, NVME_TARGET, address, lossy, network_up, sha256, shell
 from vhca.lab import Guest, Lab
 
 PACKAGES = ("keyutils", "nfs-common", "nfs-kernel-server", "nvme-cli", "open-iscsi", "srptools")
@@ -37,23 +37,6 @@ NFS_CLIENT = """
 modprobe -a nfsv4 rpcrdma
 mkdir -p /mnt/files
 mount.nfs4 -o rdma,port=20049,vers=4.2 {server}:/ /mnt/files
-"""
-CONFIGFS = "grep -q configfs /proc/mounts || mount -t configfs configfs /sys/kernel/config"
-NVME_TARGET = f"""
-modprobe -a nvmet-rdma brd
-{CONFIGFS}
-"""
-NVME_TARGET += """
-cd /sys/kernel/config/nvmet
-mkdir -p subsystems/disk/namespaces/1 ports/1
-echo 1 > subsystems/disk/attr_allow_any_host
-echo -n /dev/ram0 > subsystems/disk/namespaces/1/device_path
-echo 1 > subsystems/disk/namespaces/1/enable
-echo rdma > ports/1/addr_trtype
-echo ipv4 > ports/1/addr_adrfam
-echo {server} > ports/1/addr_traddr
-echo 4420 > ports/1/addr_trsvcid
-ln -s /sys/kernel/config/nvmet/subsystems/disk ports/1/subsystems/disk
 """
 DISK = f"""
 mkdir -p /etc/target

@@ -29,6 +29,24 @@ ip addr replace 10.9.0.{host}/24 dev {device}
 i=0
 while ! ip link show {device} | grep -q LOWER_UP; do i=$((i + 1)); [ $i -lt 200 ] || exit 1; usleep 100000; done
 """
+CONFIGFS = "grep -q configfs /proc/mounts || mount -t configfs configfs /sys/kernel/config"
+NVME_TARGET = f"""
+modprobe -a nvmet-rdma brd
+{CONFIGFS}
+"""
+NVME_TARGET += """
+cd /sys/kernel/config/nvmet
+mkdir -p subsystems/disk/namespaces/1 ports/1
+echo 1 > subsystems/disk/attr_allow_any_host
+echo -n /dev/ram0 > subsystems/disk/namespaces/1/device_path
+echo 1 > subsystems/disk/namespaces/1/enable
+echo rdma > ports/1/addr_trtype
+echo ipv4 > ports/1/addr_adrfam
+echo {server} > ports/1/addr_traddr
+echo 4420 > ports/1/addr_trsvcid
+ln -s /sys/kernel/config/nvmet/subsystems/disk ports/1/subsystems/disk
+"""
+"""A RAM disk of the guest {server}, as the subsystem `disk`."""
 
 
 def shell(guest: Guest, script: str, timeout_s: float = 120.0) -> str:

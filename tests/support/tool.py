@@ -9,9 +9,9 @@ import socket
 import struct
 from typing import Any
 
+from tests.support.smps import directed_get
 from vhca.ibsim import proto
 from vhca.ibsim.proto import Control, Datagram, Kind
-from vhca.wire import mad as madwire
 from vhca.wire.mad import MadHeader, Smp
 from vhca.wire.packet import PERMISSIVE_LID
 
@@ -69,12 +69,7 @@ class Tool:
     def smp(self, attribute: int, path: tuple[int, ...] = (), **fields: Any) -> Smp:
         """A Get by directed route."""
         self._tid += 1
-        settings: dict[str, Any] = {
-            "base_version": 1, "class_version": 1, "mgmt_class": madwire.CLASS_SUBN_DR, "method": madwire.METHOD_GET,
-            "tid": self._tid, "hop_count": len(path), "attr_id": attribute,
-            "dr_slid": PERMISSIVE_LID, "dr_dlid": PERMISSIVE_LID, "initial_path": bytes((0, *path)).ljust(64, b"\0"),
-        }  # fmt: skip
-        return Smp(**(settings | fields))
+        return directed_get(self._tid, attribute, path, **fields)
 
     def ask(self, request: Smp, dlid: int = PERMISSIVE_LID) -> Smp | None:
         """The answer to an SMP; None if it comes back unanswered."""

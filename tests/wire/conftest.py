@@ -6,10 +6,13 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.wire.client import Client, memfd
+from vhca.chip.rack import Rack
+from vhca.chip.rack_config import RackConfig
 from vhca.vfio_user import Server
 from vhca.vfio_user.guard import guard
 from vhca.vfio_user.loop import SelectLoop
@@ -143,3 +146,20 @@ def client(rig: Rig) -> Client:
     client = rig.connect()
     client.negotiate()
     return client
+
+
+@pytest.fixture
+def rack(tmp_path: Path) -> Iterator[Rack]:
+    """Two cards on one switch, served."""
+    with Rack(2, tmp_path, RackConfig(logs=False)) as rack:
+        yield rack
+
+
+@pytest.fixture
+def machine(rack: Rack) -> Iterator[Client]:
+    """The machine of the first card, which has negotiated."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(rack.directory / "h0.sock"))
+        client = Client(sock, lambda: None)
+        client.negotiate()
+        yield client

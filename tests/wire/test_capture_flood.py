@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,28 +17,12 @@ from tests.wire.test_control import SLOWEST_S, slowest_access_s
 from vhca.chip.card import FIRST_UAR
 from vhca.chip.control import SOCKET_NAME
 from vhca.chip.rack import Rack
-from vhca.chip.rack_config import RackConfig
 from vhca.wire.connectx.cmd import Op
 
 PAGE = 4096
 SEND_DOORBELL = 0x800
 ARM_CQ = 0x20
 ARM_EQ = 0x40
-
-
-@pytest.fixture
-def rack(tmp_path: Path) -> Iterator[Rack]:
-    with Rack(2, tmp_path, RackConfig(logs=False)) as rack:
-        yield rack
-
-
-@pytest.fixture
-def machine(rack: Rack) -> Iterator[Client]:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(rack.directory / "h0.sock"))
-        client = Client(sock, lambda: None)
-        client.negotiate()
-        yield client
 
 
 def ring_all(driver: RemoteDriver) -> None:

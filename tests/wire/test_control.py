@@ -19,28 +19,12 @@ from tests.support.remote import RemoteDriver, pair
 from tests.wire.client import Client
 from vhca.chip.control import MAX_CLIENTS, MAX_LINE_BYTES, PAUSE_FACTOR, SOCKET_NAME
 from vhca.chip.rack import Rack
-from vhca.chip.rack_config import RackConfig
 from vhca.wire import smp
 from vhca.wire.connectx.wqe import WqeOpcode
 
 ACCESSES = 200
 SLOWEST_S = 0.5
 """For one access, on a busy host; a held loop would take seconds."""
-
-
-@pytest.fixture
-def rack(tmp_path: Path) -> Iterator[Rack]:
-    with Rack(2, tmp_path, RackConfig(logs=False)) as rack:
-        yield rack
-
-
-@pytest.fixture
-def machine(rack: Rack) -> Iterator[Client]:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(rack.directory / "h0.sock"))
-        client = Client(sock, lambda: None)
-        client.negotiate()
-        yield client
 
 
 def slowest_access_s(machine: Client) -> float:

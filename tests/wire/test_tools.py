@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,12 +30,6 @@ FLOODERS = 4
 
 
 @pytest.fixture
-def rack(tmp_path: Path) -> Iterator[Rack]:
-    with Rack(2, tmp_path, RackConfig(logs=False)) as rack:
-        yield rack
-
-
-@pytest.fixture
 def base(rack: Rack) -> str:
     """The name of the sockets, once programs' port is Active."""
     deadline_s = time.monotonic() + 10
@@ -43,15 +37,6 @@ def base(rack: Rack) -> str:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     return place.socket_name
-
-
-@pytest.fixture
-def machine(rack: Rack) -> Iterator[Client]:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(rack.directory / "h0.sock"))
-        client = Client(sock, lambda: None)
-        client.negotiate()
-        yield client
 
 
 def count(rack: Rack, name: ToolCount) -> int:

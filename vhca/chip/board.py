@@ -12,13 +12,14 @@ tell the host.
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from vhca.chip.bar0 import Bar0
 from vhca.chip.command_queue import CommandQueue, Fetch
 from vhca.chip.counters import BoardCount
 from vhca.chip.device_memory import DeviceMemory
 from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
+from vhca.chip.passages import Behind, Cable
 from vhca.chip.rounds import Rounds
 from vhca.chip.watch import Listen, Watch
 from vhca.counting import shown
@@ -58,92 +59,6 @@ INBOX_PACKETS: Final = 512
 WAITING_ACCESSES: Final = 256
 # What a card's objects may take if nobody says otherwise.
 MEMORY_LIMIT_BYTES: Final = 1 << 30
-
-
-class Passage(Protocol):
-    """What a cable knows of the way to another card; see :class:`vhca.hw.hardware.Through`."""
-
-    def is_open(self, mtu: int, *, empty: bool = False) -> bool:
-        """Tell whether nothing happens to packets on it, and, if `empty`, none is on it."""
-        ...
-
-    def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
-        """Count packets and words, there and back."""
-        ...
-
-
-class Far(Protocol):
-    """The port at the other end: `card` is the board there, if it is one."""
-
-    card: object
-
-
-class Cable(Protocol):
-    """Where a port's packets go."""
-
-    def send(self, packet: Packet) -> None:
-        """Put a packet or burst on the wire."""
-        ...
-
-    def set_enabled(self, enabled: bool) -> None:
-        """Switch the transmitter at this end on or off."""
-        ...
-
-    def through(self, route: Route, back: Route, pkeys: tuple[int, int]) -> tuple[Passage, Far] | None:
-        """The way by `route` to another card of this process, and back by `back`; None if there is none.
-
-        `pkeys`: the P_Keys there and back.
-        """
-        ...
-
-    @property
-    def full(self) -> bool:
-        """True while what was sent has not got far enough: the sender holds back."""
-        ...
-
-
-class _Through:
-    """See :class:`vhca.hw.hardware.Through`."""
-
-    __slots__ = ("_board", "_near", "_passage", "port")
-
-    def __init__(self, passage: Passage, near: "Board", board: "Board", port: int) -> None:
-        self._passage = passage
-        self._near = near
-        self._board = board
-        self.port = port
-
-    @property
-    def firmware(self) -> Firmware:
-        """The program of the other board at this moment; what is set apart there is over."""
-        if self._board.apart:
-            self._board.rounds.join()
-        return self._board.firmware
-
-    def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
-        """See :class:`vhca.hw.hardware.Through`."""
-        self._passage.passed(sent, sent_words, back, back_words)
-
-    def is_open(self, mtu: int, *, empty: bool = False) -> bool:
-        """Neither the fabric nor the other board is in the way, and that one has no rest."""
-        board = self._board
-        if board.dead or board.busy or board.full or board.rests() or (empty and board.has_packets):
-            return False
-        return self._passage.is_open(mtu, empty=empty)
-
-    def step(self, run: Callable[[Effects], None]) -> None:
-        """See :class:`vhca.hw.hardware.Through`."""
-        self._board.step(run)
-
-    def set_apart(self, finish: Callable[[Effects], None], most: int) -> bool:
-        """See :class:`vhca.hw.hardware.Through`."""
-        near, far = self._near, self._board
-        return near.rounds is far.rounds and near.rounds.set_apart(near, far, lambda: near.step(finish), most)
-
-    @property
-    def parted(self) -> bool:
-        """See :class:`vhca.hw.hardware.Through`."""
-        return self._near.rounds.parted
 
 
 class _Socket:
@@ -449,7 +364,7 @@ class Board:
         passage, far = found
         board = far.card
         # Cards have one port each.
-        return _Through(passage, self, board, 1) if isinstance(board, Board) and board is not self else None
+        return Behind(passage, self, board, 1) if isinstance(board, Board) and board is not self else None
 
     def _ask_for_turn(self) -> None:
         if not self._turn_waits:

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from vhca.chip.board import Board, Cable
+from vhca.chip.board import Board
 from vhca.chip.counters import BoardCount
+from vhca.chip.passages import Cable
 from vhca.chip.rack_config import CardConfig
 from vhca.chip.rounds import Rounds
 from vhca.hw.hardware import BoardInfo, FirmwareImage

@@ -8,7 +8,7 @@ gets that of its target.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from vhca.fabric.end_node import EndPort
 from vhca.fabric.express import Express
@@ -17,6 +17,7 @@ from vhca.fabric.long_mads import LongMads, is_control, is_segment, is_to_be_sen
 from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
 from vhca.management.packets import gmp_packet, smp_packet
+from vhca.management.program import ETIMEDOUT, User
 from vhca.management.subnet import SMP_CLASSES, for_agent, is_answered
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
@@ -32,29 +33,11 @@ DIRECTORY_NS: Final = 4_000_000_000
 MOST_ASKED: Final = 256
 """Requests of one program that wait for answers; one more comes back at once."""
 CHECK_NS: Final = 50_000_000
-ETIMEDOUT: Final = 110
 
 _OWN_TID: Final = 0xFFFFFFFFFFFF  # the bits of a transaction number that stay a program's own
 _ALONE: Final = madwire.RMPP_FIRST | madwire.RMPP_LAST
 _NO_KEY: Final = bytes(8)
 _KEY: Final = slice(24, 32)
-
-
-class User(Protocol):
-    """A program.
-
-    :ivar manager: it takes what is for a subnet manager, or for the administration beside it.
-    :ivar classes: management classes whose requests it takes.
-    :ivar long_answers: it joins the segments of long answers; others are given the first one.
-    """
-
-    manager: bool
-    classes: frozenset[int]
-    long_answers: bool
-
-    def deliver(self, mad: bytes, slid: int, dqp: int, sqp: int, status: int) -> None:
-        """A datagram for the program; with a `status`, its own request, which was not answered."""
-        ...
 
 
 @dataclass(slots=True)

@@ -30,8 +30,6 @@ NODE_ID_BYTES: Final = 31
 """Of the text that says where a client attaches, without the NUL behind it."""
 FIRMWARE_VERSION: Final = 1
 """What the library shows as `fw_ver`; a simulated node has none."""
-ETIMEDOUT: Final = 110
-"""Status of a request that comes back to its sender since nobody answered it."""
 
 
 class Kind(IntEnum):

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from vhca.ibsim import proto
 from vhca.ibsim.counters import ToolCount
 from vhca.ibsim.proto import Connect, Control, Kind, ProtocolError
+from vhca.management.program import User
 from vhca.wire.mad import ATTR_CLASS_PORT_INFO, CLASS_PERF, MAD_BYTES, MadHeader
 from vhca.wire.smp import NodeInfo, PortInfo
 
@@ -26,23 +27,6 @@ LOGGED: Final = 20
 _CLASS_PORT_INFO: Final = ATTR_CLASS_PORT_INFO.to_bytes(2, "big")
 _CAP_MASK2_END: Final = 71  # ClassPortInfo begins at byte 64; bytes 4 to 7 are CapabilityMask2 and RespTimeValue
 _ADDITIONAL_COUNTERS: Final = 1 << 6
-
-
-class User(Protocol):
-    """A program, as the node where it is attached sees it.
-
-    :ivar manager: it takes what is for a subnet manager, or for the administration beside it.
-    :ivar classes: management classes whose requests it takes.
-    :ivar long_answers: it joins the segments of long answers; others are given the first one.
-    """
-
-    manager: bool
-    classes: frozenset[int]
-    long_answers: bool
-
-    def deliver(self, mad: bytes, slid: int, dqp: int, sqp: int, status: int) -> None:
-        """A datagram for the program; with a `status`, its own request, which was not answered."""
-        ...
 
 
 class Node(Protocol):

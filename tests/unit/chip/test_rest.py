@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vhca.chip.board import _Through
 from vhca.chip.card import Card, load_firmware
+from vhca.chip.passages import Behind
 from vhca.chip.rack_config import CardConfig
 from vhca.chip.rounds import Rounds
 from vhca.sim.clock import VirtualClock
@@ -52,7 +52,7 @@ def test_no_train_is_run_to_a_card_that_rests(tmp_path: Path) -> None:
     loop = Loop(VirtualClock(1_000_000_000))
     rounds = Rounds(loop.call_soon, loop.clock.now_ns)
     card = Card("h0", CardConfig(), tmp_path / "h0.sock", loop, load_firmware("firmware"), lambda on: None, rounds)
-    way = _Through(Open(), card.board, card.board, 1)
+    way = Behind(Open(), card.board, card.board, 1)
     assert way.is_open(256)
     card.server._wait_budget.rest_until = time.monotonic() + REST_S
     assert not way.is_open(256)

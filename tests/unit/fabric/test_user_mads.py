@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.smps import directed_get
 from tests.unit.fabric.bench import Bench, Turns
 from vhca.fabric import shapes
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.faults import Fault
 from vhca.fabric.long_mads import COLLECTED
-from vhca.fabric.user_mads import ETIMEDOUT, MOST_ASKED, UserMads
+from vhca.fabric.user_mads import MOST_ASKED, UserMads
 from vhca.management.packets import smp_packet
+from vhca.management.program import ETIMEDOUT
 from vhca.sim.clock import VirtualClock
 from vhca.wire import mad as m
 from vhca.wire import smp as w
@@ -41,12 +43,7 @@ class Program:
 
     def smp(self, attribute: int, path: tuple[int, ...] = (), **fields: Any) -> Smp:
         self.tid += 1
-        settings: dict[str, Any] = {
-            "base_version": 1, "class_version": 1, "mgmt_class": m.CLASS_SUBN_DR, "method": m.METHOD_GET,
-            "tid": self.tid, "hop_count": len(path), "attr_id": attribute,
-            "dr_slid": PERMISSIVE_LID, "dr_dlid": PERMISSIVE_LID, "initial_path": bytes((0, *path)).ljust(64, b"\0"),
-        }  # fmt: skip
-        return Smp(**(settings | fields))
+        return directed_get(self.tid, attribute, path, **fields)
 
     def by_lid(self, attribute: int, **fields: Any) -> Smp:
         return self.smp(attribute, mgmt_class=m.CLASS_SUBN_LID, dr_slid=0, dr_dlid=0, **fields)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from vhca.ibsim import proto
 from vhca.ibsim.counters import ToolCount
 from vhca.ibsim.proto import Control, Kind, ProtocolError
-from vhca.ibsim.session import MAX_CLIENTS, Session, User
+from vhca.ibsim.session import MAX_CLIENTS, Session
+from vhca.management.program import User
 from vhca.wire.smp import NodeInfo, PortInfo
 
 PID = 4711
