@@ -21,9 +21,9 @@ from firmware.mads.port import (
 from firmware.model.counters import SmpCount, SmpCountOf
 from vhca.counting import Tally
 from vhca.hw.hardware import BoardInfo
-from vhca.management.agent import apply_end_port, end_port_settings_valid, link_order
+from vhca.management.agent import ZEROS, apply_end_port, end_port_settings_valid, link_order
 from vhca.management.directed import end_of_path
-from vhca.management.port_agent import PortAgent, may_tell
+from vhca.management.port_agent import PortAgent, may_tell, node_info
 from vhca.management.subnet import for_agent, is_answered, is_smp, port_of
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
@@ -35,7 +35,7 @@ from vhca.wire.notices import (
     LocalChangeDetails,
 )
 from vhca.wire.packet import PERMISSIVE_LID
-from vhca.wire.smp import NodeInfo, PortInfo
+from vhca.wire.smp import PortInfo
 
 _OK: Final = madwire.STATUS_OK
 _INVALID: Final = madwire.STATUS_INVALID_FIELD
@@ -58,8 +58,8 @@ class Sma(PortAgent[ManagedPort]):
         self.counters_of: Tally[SmpCountOf] = Tally()
         # Of the request at hand: what the driver must hear.
         self._events: list[PortEvent] = []
-        self.getters[smpwire.VENDOR_DIAG] = self._get_vendor_diag
-        self.setters[smpwire.GUID_INFO] = self.set_guid_info
+        self.readers[smpwire.VENDOR_DIAG] = self._read_vendor_diag
+        self.writers[smpwire.GUID_INFO] = self.write_guid_info
 
     def port(self, number: int) -> ManagedPort:
         """Management state of port `number` (1-based); KeyError if there is none."""
@@ -144,22 +144,18 @@ class Sma(PortAgent[ManagedPort]):
         """See :class:`vhca.management.port_agent.PortAgent`."""
         return self.node_description
 
-    def identify(self, port: ManagedPort) -> NodeInfo:
+    def identify(self, port: ManagedPort) -> bytes:
         """See :class:`vhca.management.port_agent.PortAgent`."""
         board = self.board
-        return NodeInfo(
-            base_version=1,
-            class_version=1,
+        return node_info(
             node_type=smpwire.NODE_TYPE_CA,
             num_ports=len(self.ports),
-            system_image_guid=board.system_image_guid,
-            node_guid=board.node_guid,
-            port_guid=port.guid,
+            guids=(board.system_image_guid, board.node_guid, port.guid),
             partition_cap=PARTITION_CAP,
             device_id=board.device_id,
-            revision=board.revision,
             local_port_num=port.number,
             vendor_id=board.vendor_id,
+            revision=board.revision,
         )
 
     def selected(self, port: ManagedPort, number: int) -> ManagedPort | None:
@@ -174,22 +170,22 @@ class Sma(PortAgent[ManagedPort]):
         """See :class:`vhca.management.port_agent.PortAgent`."""
         self._events.append(PortEvent(port.number, EVENT_GUID))
 
-    def _get_vendor_diag(self, port: ManagedPort, request: Smp) -> int:
-        return _OK
+    def _read_vendor_diag(self, port: ManagedPort, modifier: int, mkey: int) -> bytes:
+        return ZEROS
 
-    def set_port_info(self, port: ManagedPort, request: Smp) -> int:
+    def write_port_info(self, port: ManagedPort, modifier: int, data: bytes) -> int:
         """See :class:`vhca.management.port_agent.PortAgent`."""
-        target = self.selected(port, port_of(request.attr_mod))
+        target = self.selected(port, port_of(modifier))
         if target is None:
             return _INVALID
-        wanted = PortInfo.from_bytes(request.data)
-        if not end_port_settings_valid(target.info, wanted, request.attr_mod):
+        wanted = PortInfo.from_bytes(data)
+        if not end_port_settings_valid(target.info, wanted, modifier):
             return _INVALID
         info = target.info
         number = target.number
         addresses = (info.lid, info.lmc, info.sm_lid, info.sm_sl)
         prefix = info.gid_prefix
-        apply_end_port(info, wanted, request.attr_mod)
+        apply_end_port(info, wanted, modifier)
         if (info.lid, info.lmc, info.sm_lid, info.sm_sl) != addresses:
             self._events.append(PortEvent(number, EVENT_LID))
         if info.gid_prefix != prefix:

@@ -13,7 +13,7 @@ from vhca.fabric.capture_filter import EVERYTHING, CaptureFilter
 from vhca.fabric.capture_writer import File, Ring, Stream
 from vhca.fabric.captures import CaptureChoice
 from vhca.fabric.chart import Chart, of_fabric, route
-from vhca.fabric.fabric import Fabric, ManagerState, PortStatus
+from vhca.fabric.fabric import Fabric, ManagerState, ManagerStatus, PortStatus
 from vhca.fabric.faults import Direction, Fault
 from vhca.fabric.line import LineConfig
 from vhca.fabric.schedule import Player, Schedule
@@ -63,6 +63,10 @@ class LiveFabric:
     def manager_state(self) -> ManagerState:
         """What our own subnet manager is: "master", or "standby" while another one is, and so on (14.4.1)."""
         return self._loop.call(lambda: self._fabric.manager_state)
+
+    def managers(self) -> list[ManagerStatus]:
+        """The subnet managers that ours knows, with it: a master first."""
+        return self._loop.call(self._fabric.managers)
 
     def partitions(self) -> Partitions:
         """Who may speak to whom, by port GUIDs."""

@@ -270,6 +270,7 @@ class Orders:
             "pid": os.getpid(),
             "directory": str(self._directory),
             "ports": [asdict(status) for status in self._fabric.status()],
+            "managers": [asdict(status) for status in self._fabric.managers()],
             "cables": [asdict(status) for status in self._fabric.cables()[:CHART_PAGE]],
             "capture": capture,
         }

@@ -20,7 +20,7 @@ from vhca.management.link_speed import LinkSpeed
 from vhca.management.packets import gmp_reply, is_gmp, smp_reply
 from vhca.management.partitions import default_table
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
-from vhca.management.port_agent import PortAgent, damaged_arrived, may_tell
+from vhca.management.port_agent import PortAgent, damaged_arrived, may_tell, node_info
 from vhca.management.port_state import END_PORT_CAPABILITIES, PortState, first_port_info
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES, for_agent, is_answered, is_asked, is_smp, port_of
@@ -156,7 +156,7 @@ class EndAgent(PortAgent[EndPort]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setters[smpwire.GUID_INFO] = self.set_guid_info
+        self.writers[smpwire.GUID_INFO] = self.write_guid_info
 
     def handle(self, port: EndPort, mad: bytes, now_ns: int, source: int) -> bytes | None:
         """Answer one SMP from LID `source` that arrived at `port`; None if it deserves no answer."""
@@ -175,17 +175,13 @@ class EndAgent(PortAgent[EndPort]):
         """See :class:`vhca.management.port_agent.PortAgent`."""
         return port.node.node.description.encode()[:64].ljust(64, b"\0")
 
-    def identify(self, port: EndPort) -> NodeInfo:
+    def identify(self, port: EndPort) -> bytes:
         """See :class:`vhca.management.port_agent.PortAgent`."""
         node = port.node.node
-        return NodeInfo(
-            base_version=1,
-            class_version=1,
+        return node_info(
             node_type=smpwire.NODE_TYPE_CA,
             num_ports=node.ports,
-            system_image_guid=node.guid,
-            node_guid=node.guid,
-            port_guid=port.guid,
+            guids=(node.guid, node.guid, port.guid),
             partition_cap=PARTITION_CAP,
             device_id=DEVICE_ID,
             local_port_num=port.number,
@@ -196,14 +192,14 @@ class EndAgent(PortAgent[EndPort]):
         """The port that a modifier names; 0 is the port of arrival. One without a cable has no state."""
         return port.node.ports.get(number) if number else port
 
-    def set_port_info(self, port: EndPort, request: Smp) -> int:
+    def write_port_info(self, port: EndPort, modifier: int, data: bytes) -> int:
         """See :class:`vhca.management.port_agent.PortAgent`."""
-        target = self.selected(port, port_of(request.attr_mod))
-        wanted = PortInfo.from_bytes(request.data)
-        if target is None or not end_port_settings_valid(target.info, wanted, request.attr_mod):
+        target = self.selected(port, port_of(modifier))
+        wanted = PortInfo.from_bytes(data)
+        if target is None or not end_port_settings_valid(target.info, wanted, modifier):
             return STATUS_INVALID_FIELD
         now = target.info.port_state
-        apply_end_port(target.info, wanted, request.attr_mod)
+        apply_end_port(target.info, wanted, modifier)
         order = link_order(now, wanted)
         if order in ("disable", "poll", "down"):
             target.retrain(order == "disable" or (order == "down" and target.disabled))
@@ -260,7 +256,7 @@ class EndNode:
                 self._take_smp(port, packet)
         elif is_gmp(packet) and packet.payload[1] not in SMP_CLASSES:
             if not self._company.agent.keys_fit(port, packet, self._company.now_ns()):
-                self._tell(port)
+                self.tell(port)
                 return
             if port.programs is not None and port.programs.take(packet):
                 return
@@ -284,30 +280,36 @@ class EndNode:
         company = self._company
         answer = company.agent.handle(port, mad, company.now_ns(), source)
         if len(port.notices):
-            self._tell(port)
+            self.tell(port)
         return answer
 
-    def _tell(self, port: EndPort) -> None:
+    @property
+    def agent(self) -> EndAgent:
+        """Its agent, which other nodes have, too."""
+        return self._company.agent
+
+    def tell(self, port: EndPort) -> None:
+        """Send the traps of a port that are due."""
         company = self._company
         tell(company.agent, port, company.now_ns, port.answer, port.end)
 
     def node_info(self, port: EndPort) -> NodeInfo:
         """NodeInfo, as it is read by a port."""
-        return self._company.agent.identify(port)
+        return NodeInfo.from_bytes(self._company.agent.identify(port))
 
     def capability_changed(self, port: EndPort) -> None:
         """Tell the manager, if there is one, what a port can do now."""
         if may_tell(port):
             details = LocalChangeDetails(lid=port.info.lid, capability_mask=port.info.capability_mask)
             port.notices.post(madwire.TRAP_CAPABILITY_CHANGE, madwire.PRODUCER_CA, details, self._company.now_ns())
-            self._tell(port)
+            self.tell(port)
 
     def _damaged(self, port: EndPort, packet: Packet) -> None:
         port.end.link.wires.settle()
         counters, company = port.counters, self._company
         good = counters.rcv_pkts - counters.rcv_errors - packet.count
         if damaged_arrived(port, counters, packet, good, company.now_ns()):
-            self._tell(port)
+            self.tell(port)
 
     def _answer(self, port: EndPort, packet: Packet) -> Job:
         mad = packet.payload

@@ -8,18 +8,20 @@ ports on the way have counted both. Everything else is for packets: tests/unit/f
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from struct import Struct
+from typing import Any, Final
 
 from vhca.fabric.end_node import EndPort
 from vhca.fabric.link import LinkEnd
 from vhca.fabric.port import SwitchPort
 from vhca.fabric.switch import Switch
+from vhca.fabric.wires import Wires
+from vhca.management.agent import SubnetAgent
 from vhca.management.directed import MAX_HOPS
 from vhca.management.performance import PortCounters
-from vhca.management.subnet import for_agent
+from vhca.management.port_state import PortState
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
-from vhca.wire.packet import MANAGEMENT_VL
 from vhca.wire.smp import PortInfo
 
 WORDS: Final = 72
@@ -29,6 +31,10 @@ MOST_WAYS: Final = 1 << 15
 
 _PERMISSIVE: Final = b"\xff\xff\xff\xff"
 _NO_KEY: Final = bytes(8)
+_VERSIONS: Final = bytes((madwire.BASE_VERSION, madwire.CLASS_SUBN_DR, 1))
+_ATTRIBUTE: Final = Struct(">HxxI").unpack_from
+_HEAD: Final = Struct(">BHB").pack
+_SM_INFO: Final = smpwire.SM_INFO.to_bytes(2, "big")
 _METHODS: Final = (madwire.METHOD_GET, madwire.METHOD_SET)
 
 
@@ -36,33 +42,42 @@ class _Way:
     """A directed route from a host's port, or from inside a switch, to an agent.
 
     :ivar marks: what the ports on it write into the return path, for hops 1 and up.
+    :ivar plain: packets would just pass it.
     """
 
     __slots__ = (
-        "_answer", "_answers", "_key_info", "_owed", "_ports", "_requests", "_to_switch",
-        "ends", "hops", "marks", "plain",
+        "_agent", "_answer", "_answers", "_guard", "_notices", "_owed", "_port", "_ports", "_requests", "_tell",
+        "_to_switch", "_wires", "ends", "hops", "key_info", "marks", "plain",
     )  # fmt: skip
 
-    def __init__(self, near: EndPort | SwitchPort, path: bytes) -> None:
+    def __init__(self, near: EndPort | SwitchPort, path: bytes, wires: Wires) -> None:
         self.hops = len(path)
         self.ends: list[LinkEnd] = []
         self.marks = b""
+        self._wires = wires
         self._owed = False
         self._requests = self._answers = 0
-        # Counters of ports that a request leaves by and arrives at, in turns; with an answer it is the other way round.
-        self._ports: list[PortCounters] = []
+        # Counters of ports that a request leaves by and arrives at; with an answer it is the other way round.
+        self._ports: list[tuple[PortCounters, PortCounters]] = []
         there = self._walk(near, path)
-        self.plain = there is not None
-        # The agent, and PortInfo with the M_Key of its node.
         self._to_switch = isinstance(there, SwitchPort)
+        # The agent, the port where it is asked, what answers to a whole SMP, and PortInfo with the M_Key of the node.
+        self._agent: SubnetAgent[Any] | None = None
+        self._port: Any = there
         self._answer: Callable[[bytes], bytes | None] = _nobody
-        self._key_info = PortInfo()
+        self.key_info = PortInfo()
         if isinstance(there, SwitchPort) and isinstance(there.switch, Switch):
+            self._to(there.switch.agent, there, there.switch.ports[0])
             self._answer = partial(there.switch.answer, there)
-            self._key_info = there.switch.ports[0].info
+            self._tell = there.switch.tell
         elif isinstance(there, EndPort):
+            self._to(there.node.agent, there, there)
             self._answer = partial(there.node.answer_smp, there)
-            self._key_info = there.info
+            self._tell = partial(there.node.tell, there)
+        self.plain = self._agent is not None
+
+    def _to(self, agent: SubnetAgent[Any], port: PortState, speaker: PortState) -> None:
+        self._agent, self._guard, self._notices, self.key_info = agent, port.guard, speaker.notices, speaker.info
 
     def _walk(self, near: EndPort | SwitchPort, path: bytes) -> EndPort | SwitchPort | None:
         """The port where the route ends, None if it is not for us."""
@@ -81,43 +96,51 @@ class _Way:
                 return None
             there = other
             self.ends += (end, end.other)
-            self._ports += (out.counters, there.counters)
+            self._ports.append((out.counters, there.counters))
             marks.append(there.number)
         self.marks = bytes(marks)
         return there
 
-    def ask(self, mad: bytes, key: bytes) -> bytes | None:
+    def ask(self, mad: bytes, mkey: int) -> bytes | None:
         """Give the agent a request with an M_Key as it arrives there; gives its answer as it comes back."""
+        agent = self._agent
+        if agent is None or mad[:3] != _VERSIONS or not self._guard.is_plainly(mkey):
+            return self._ask_whole(mad, mkey)
+        attribute, modifier = _ATTRIBUTE(mad, 16)
+        status, data = agent.execute(self._port, mad[3], attribute, modifier, mkey, mad[64:128])
+        if len(self._notices):
+            self._tell()
+        self._requests += 1
+        self._answers += 1
+        if not self._owed:
+            self._owed = True
+            self._wires.owe(self._settle, self.hops)
+        head = _HEAD(madwire.METHOD_GET_RESP, madwire.STATUS_DIRECTION | status, 0)
+        return b"".join((_VERSIONS, head, mad[7:64], data, mad[128:193], self.marks, mad[193 + self.hops :]))
+
+    def _ask_whole(self, mad: bytes, mkey: int) -> bytes | None:
+        """The same for what an agent has to look at as a whole."""
         # A switch counts itself as a hop when it takes the request.
         pointer, back = self.hops + self._to_switch, 193 + self.hops
+        key = mkey.to_bytes(8, "big")
         arrived = b"".join((mad[:6], bytes((pointer,)), mad[7:24], key, mad[32:193], self.marks, mad[back:]))
         answer = self._answer(arrived)
         self._requests += 1
         self._answers += answer is not None
         if not self._owed:
             self._owed = True
-            self.ends[0].link.wires.owe(self._settle)
+            self._wires.owe(self._settle, self.hops)
         if answer is None:
             return None
         return b"".join((answer[:6], b"\0", answer[7:24], mad[24:32], answer[32:]))
-
-    @property
-    def key(self) -> int:
-        """The M_Key of its target."""
-        return self._key_info.mkey
 
     def _settle(self) -> None:
         requests, answers = self._requests, self._answers
         self._requests = self._answers = 0
         self._owed = False
-        ports = self._ports
-        for at in range(0, len(ports), 2):
-            near, far = ports[at], ports[at + 1]
-            near.sent_many(requests, WORDS * requests, 0)
-            far.received_many(requests, WORDS * requests, 0, MANAGEMENT_VL)
-            if answers:
-                far.sent_many(answers, WORDS * answers, 0)
-                near.received_many(answers, WORDS * answers, 0, MANAGEMENT_VL)
+        for near, far in self._ports:
+            near.managed(requests, answers, WORDS)
+            far.managed(answers, requests, WORDS)
 
 
 def _nobody(mad: bytes) -> None:
@@ -154,39 +177,31 @@ class Express:
         if way is None:
             return None
         key = mad[24:32]
-        if key == _NO_KEY:
-            key = way.key.to_bytes(8, "big")
-        return way.ask(mad, key) or b""
+        return way.ask(mad, way.key_info.mkey if key == _NO_KEY else int.from_bytes(key, "big")) or b""
 
     def ask_with_key(self, mad: bytes) -> bytes | None:
         """As :meth:`ask`, with the M_Key that the request has."""
         way = self._way(mad)
-        return None if way is None else way.ask(mad, mad[24:32]) or b""
+        return None if way is None else way.ask(mad, int.from_bytes(mad[24:32], "big")) or b""
 
     def _way(self, mad: bytes) -> _Way | None:
         """The way of a request that starts here; None if it is none, or not for us."""
+        # Of hop pointer and direction only those of a request that starts; nothing but Get and Set, and by port alone.
+        if mad[6] or mad[4] & 0x80 or mad[3] not in _METHODS or mad[32:36] != _PERMISSIVE or mad[16:18] == _SM_INFO:
+            return None
         wires = self._wires
         if self._seen != wires.cables:
             self._ways.clear()
             self._seen = wires.cables
-        route = mad[128:192]
+        route, hops = mad[128:192], mad[7]
         way = self._ways.get(route)
-        hops = mad[7]
         if way is None or way.hops != hops:
             if not 0 < hops <= MAX_HOPS:
                 return None
             if len(self._ways) >= MOST_WAYS:
                 self._ways.clear()
-            way = self._ways[route] = _Way(self._port, mad[129 : 129 + hops])
-        if (
-            not way.plain
-            or mad[32:36] != _PERMISSIVE
-            or mad[6]
-            or mad[4] & 0x80
-            or mad[3] not in _METHODS
-            or not for_agent(mad)
-            # What a full cable would not take is lost.
-            or (wires.busy and any(end.full for end in way.ends))
-        ):
+            way = self._ways[route] = _Way(self._port, mad[129 : 129 + hops], wires)
+        # What a full cable would not take is lost.
+        if not way.plain or (wires.busy and any(end.full for end in way.ends)):
             return None
         return way

@@ -7,7 +7,7 @@ of that loop. Nothing is configured behind the scenes: ports come up because the
 import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal, Protocol
@@ -18,7 +18,7 @@ from vhca.fabric.capture import Capture
 from vhca.fabric.capture_writer import File, Ring
 from vhca.fabric.captures import CaptureChoice, Captures
 from vhca.fabric.counters import Drop
-from vhca.fabric.express import Express
+from vhca.fabric.express import WORDS, Express
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import Direction, Fault
 from vhca.fabric.line import PLAIN, LineConfig
@@ -31,7 +31,6 @@ from vhca.fabric.topology import Node, Topology, TopologyError
 from vhca.fabric.user_mads import UserMads
 from vhca.fabric.wires import Wires
 from vhca.management.fair_queue import CallSoon
-from vhca.management.performance import data_words
 from vhca.subnet.administration import SubnetAdministration
 from vhca.subnet.counters import ManagerCount
 from vhca.subnet.election import Heirs
@@ -40,6 +39,7 @@ from vhca.subnet.manager import SubnetManager
 from vhca.subnet.partitions import Partitions
 from vhca.wire import mad as madwire
 from vhca.wire import smp
+from vhca.wire.mad import Smp
 from vhca.wire.packet import MANAGEMENT_VL, PERMISSIVE_LID, Packet
 
 USUAL_CAPTURE: Final = CaptureChoice()
@@ -88,6 +88,20 @@ class PortStatus:
     lid: int
     rules: int
     hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerStatus:
+    """A subnet manager: the node that it runs on (as that describes itself), the GUID of its port, its rank and state.
+
+    - `inside`: it is the one in the first switch
+    """
+
+    name: str
+    guid: int
+    priority: int
+    state: ManagerState
+    inside: bool
 
 
 class Counting(Protocol):
@@ -324,6 +338,22 @@ class Fabric:
         """What the manager inside is: master, or what else."""
         return _MANAGER_STATES[self.manager.election.state]
 
+    def managers(self) -> list[ManagerStatus]:
+        """The manager inside and those that it knows, as they said last; a master first. None where it is elsewhere."""
+        if not self._managed:
+            return []
+        nodes = self.manager.topology.nodes
+        found = [(self.switch.name, self.switch.node_guid, self.manager.info(), True)]
+        for rival in self.manager.rivals:
+            node = nodes.get(rival.place[0])
+            text = node.description.partition(b"\0")[0].decode("ascii", "replace") if node is not None else ""
+            found.append((text, rival.info.guid, rival.info, False))
+        told = [
+            ManagerStatus(name, guid, info.priority, _MANAGER_STATES.get(info.sm_state, "not active"), inside)
+            for name, guid, info, inside in found
+        ]
+        return sorted(told, key=lambda each: each.state != "master")
+
     def status(self) -> list[PortStatus]:
         """How each card's port and cable are."""
         found = []
@@ -401,12 +431,11 @@ class Fabric:
             self.switch.send_from_management(packet)
             return
         inside = self.switch.ports[0].counters
-        inside.received(packet, data_words(packet))
+        inside.received_many(1, WORDS, 0, MANAGEMENT_VL)
         if answer:
-            back = replace(packet, payload=answer)
-            inside.sent(back, data_words(back))
+            inside.sent_many(1, WORDS, 0)
             # It comes in by the port that the request left by.
-            self._call_soon(lambda: self.manager.receive(back, mad[_FIRST_HOP]))
+            self._call_soon(lambda: self.manager.answered(Smp.from_bytes(answer), mad[_FIRST_HOP]))
 
     def _from_management_port(self, packet: Packet, arrival: int) -> None:
         # QP0 exists on VL 15 only, whatever a sender claims (13.5.1).

@@ -85,9 +85,10 @@ class Switch(SwitchState):
         for each in self.ports:
             each.waits_no_more()
         self.agent.state_changed()
-        self._tell()
+        self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Send the traps that are due."""
         if not len(self.ports[0].notices):
             return
         # What happens here comes by a cable.
@@ -162,7 +163,7 @@ class Switch(SwitchState):
         """Data for the management port: for QP1, if it has its keys."""
         if is_gmp(packet) and not self.agent.keys_fit(self.ports[0], packet, self._now_ns()):
             port.drop(packet, Drop.KEYS)
-            self._tell()
+            self.tell()
         elif not self.services.take(port, packet):
             self._deliver_to_management(port, packet)
 
@@ -233,13 +234,13 @@ class Switch(SwitchState):
         if port.damaged(packet.count, counters.rcv_pkts - counters.rcv_errors):
             counters.local_link_integrity_errors += 1
             self.agent.link_unsteady(port)
-            self._tell()
+            self.tell()
 
     def _bad_pkey(self, port: SwitchPort, packet: Packet) -> None:
         """`port` does not let a packet in or out (partition enforcement)."""
         port.drop(packet, Drop.PKEY)
         self.agent.bad_pkey(port, packet)
-        self._tell()
+        self.tell()
 
     def _no_way(self, port: SwitchPort, packet: Packet, reason: Drop) -> None:
         port.counters.dlid_mapping_errors += packet.count
@@ -328,7 +329,7 @@ class Switch(SwitchState):
     def answer(self, port: SwitchPort, mad: bytes, source: int = PERMISSIVE_LID) -> bytes | None:
         """The agent's answer to an SMP from LID `source` that arrived at `port`; None if it deserves none."""
         reply = self.agent.handle(port, mad, source)
-        self._tell()
+        self.tell()
         return reply
 
     def _smp_arrived(self, port: SwitchPort, packet: Packet) -> None:

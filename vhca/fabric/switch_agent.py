@@ -11,17 +11,17 @@ from vhca.fabric.counters import Drop
 from vhca.fabric.port import DEVICE_ID, ENFORCEMENT_CAP, PARTITION_CAP, SwitchPort
 from vhca.fabric.wires import Wires
 from vhca.layout import Layout
-from vhca.management.agent import link_order, settings_valid
-from vhca.management.port_agent import PortAgent, may_tell
+from vhca.management.agent import ZEROS, link_order, settings_valid
+from vhca.management.port_agent import PortAgent, may_tell, node_info
 from vhca.management.port_state import LANES
 from vhca.management.subnet import apply_link_settings, is_answered, port_of
 from vhca.wire import mad as madwire
 from vhca.wire import notices
 from vhca.wire import smp as smpwire
-from vhca.wire.mad import METHOD_GET, STATUS_INVALID_FIELD, STATUS_OK, Smp
+from vhca.wire.mad import STATUS_INVALID_FIELD, STATUS_OK, Smp
 from vhca.wire.notices import LinkStateDetails, PortErrorDetails, SwitchKeyDetails
 from vhca.wire.packet import MULTICAST_LID_FIRST, UD, Packet
-from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
+from vhca.wire.smp import PortInfo, SwitchInfo
 
 MULTICAST_FDB_CAP: Final = 4096
 _VENDOR_ID: Final = 0x0002C9
@@ -74,18 +74,18 @@ class SwitchAgent(PortAgent[SwitchPort]):
             filter_raw_outbound_cap=1,
             multicast_fdb_top=MULTICAST_LID_FIRST + MULTICAST_FDB_CAP - 1,
         )
-        self.getters |= {
-            smpwire.SWITCH_INFO: self._get_switch_info,
-            smpwire.LINEAR_FORWARDING_TABLE: self._get_linear_table,
-            smpwire.MULTICAST_FORWARDING_TABLE: self._get_multicast_table,
-            smpwire.SOURCE_LIDS: self._get_source_lids,
-            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info_or_none,
+        self.readers |= {
+            smpwire.SWITCH_INFO: self._read_switch_info,
+            smpwire.LINEAR_FORWARDING_TABLE: self._read_linear_table,
+            smpwire.MULTICAST_FORWARDING_TABLE: self._read_multicast_table,
+            smpwire.SOURCE_LIDS: self._read_source_lids,
+            smpwire.MLNX_EXT_PORT_INFO: self._read_ext_port_info_or_none,
         }
-        self.setters |= {
-            smpwire.SWITCH_INFO: self._set_switch_info,
-            smpwire.LINEAR_FORWARDING_TABLE: self._set_linear_table,
-            smpwire.MULTICAST_FORWARDING_TABLE: self._set_multicast_table,
-            smpwire.SOURCE_LIDS: self._set_source_lids,
+        self.writers |= {
+            smpwire.SWITCH_INFO: self._write_switch_info,
+            smpwire.LINEAR_FORWARDING_TABLE: self._write_linear_table,
+            smpwire.MULTICAST_FORWARDING_TABLE: self._write_multicast_table,
+            smpwire.SOURCE_LIDS: self._write_source_lids,
         }
 
     def state_changed(self) -> None:
@@ -128,17 +128,13 @@ class SwitchAgent(PortAgent[SwitchPort]):
         """See :class:`vhca.management.port_agent.PortAgent`."""
         return self.switch.name.encode()[:64].ljust(64, b"\0")
 
-    def identify(self, port: SwitchPort) -> NodeInfo:
+    def identify(self, port: SwitchPort) -> bytes:
         """See :class:`vhca.management.port_agent.PortAgent`."""
         guid = self.switch.node_guid
-        return NodeInfo(
-            base_version=1,
-            class_version=1,
+        return node_info(
             node_type=smpwire.NODE_TYPE_SWITCH,
             num_ports=len(self.switch.ports) - 1,
-            system_image_guid=guid,
-            node_guid=guid,
-            port_guid=guid,
+            guids=(guid, guid, guid),
             partition_cap=PARTITION_CAP,
             device_id=DEVICE_ID,
             local_port_num=port.number,
@@ -186,20 +182,16 @@ class SwitchAgent(PortAgent[SwitchPort]):
         target = self._external(number)
         return [] if target is None or number == 0 else [target]
 
-    def _get_ext_port_info_or_none(self, arrival: SwitchPort, request: Smp) -> int:
+    def _read_ext_port_info_or_none(self, arrival: SwitchPort, modifier: int, mkey: int) -> bytes | None:
         # The management port has no link, which is no error.
-        if request.attr_mod or request.method != METHOD_GET:
-            return self._get_ext_port_info(arrival, request)
-        request.data = bytes(64)
-        return STATUS_OK
+        return self._read_ext_port_info(arrival, modifier, mkey) if modifier else ZEROS
 
-    def _get_switch_info(self, arrival: SwitchPort, request: Smp) -> int:
-        request.data = self.info.to_bytes().ljust(64, b"\0")
-        return STATUS_OK
+    def _read_switch_info(self, arrival: SwitchPort, modifier: int, mkey: int) -> bytes:
+        return self.info.to_bytes().ljust(64, b"\0")
 
-    def _set_switch_info(self, arrival: SwitchPort, request: Smp) -> int:
+    def _write_switch_info(self, arrival: SwitchPort, modifier: int, data: bytes) -> int:
         info = self.info
-        wanted = SwitchInfo.from_bytes(request.data)
+        wanted = SwitchInfo.from_bytes(data)
         if wanted.linear_fdb_top >= info.linear_fdb_cap:
             return STATUS_INVALID_FIELD
         info.linear_fdb_top = wanted.linear_fdb_top
@@ -212,77 +204,72 @@ class SwitchAgent(PortAgent[SwitchPort]):
             info.port_state_change = 0
         return STATUS_OK
 
-    def set_port_info(self, arrival: SwitchPort, request: Smp) -> int:
+    def write_port_info(self, arrival: SwitchPort, modifier: int, data: bytes) -> int:
         """See :class:`vhca.management.port_agent.PortAgent`."""
-        port = self._external(port_of(request.attr_mod))
+        port = self._external(port_of(modifier))
         if port is None:
             return STATUS_INVALID_FIELD
-        wanted = PortInfo.from_bytes(request.data)
-        if not (_valid_zero(wanted) if port.number == 0 else settings_valid(port.info, wanted, request.attr_mod)):
+        wanted = PortInfo.from_bytes(data)
+        if not (_valid_zero(wanted) if port.number == 0 else settings_valid(port.info, wanted, modifier)):
             return STATUS_INVALID_FIELD
         told = may_tell(self.switch.ports[0])
-        _apply(port, wanted, request.attr_mod)
+        _apply(port, wanted, modifier)
         if not told and self.info.port_state_change:
             self.state_changed()  # amid the manager's first sweep, when it did not know whom to tell
         return STATUS_OK
 
-    def _sources(self, request: Smp) -> list[SwitchPort]:
+    def _sources(self, block: int) -> list[SwitchPort]:
         size = smpwire.SOURCES_PER_BLOCK
-        return self.switch.ports[request.attr_mod * size : (request.attr_mod + 1) * size]
+        return self.switch.ports[block * size : (block + 1) * size]
 
-    def _get_source_lids(self, arrival: SwitchPort, request: Smp) -> int:
-        ports = self._sources(request)
-        request.data = smpwire.pack_sources(port.source for port in ports)
-        return STATUS_OK if ports else STATUS_INVALID_FIELD
+    def _read_source_lids(self, arrival: SwitchPort, modifier: int, mkey: int) -> bytes | None:
+        ports = self._sources(modifier)
+        return smpwire.pack_sources(port.source for port in ports) if ports else None
 
-    def _set_source_lids(self, arrival: SwitchPort, request: Smp) -> int:
-        for port, (lid, lmc) in zip(self._sources(request), smpwire.unpack_sources(request.data), strict=False):
+    def _write_source_lids(self, arrival: SwitchPort, modifier: int, data: bytes) -> int:
+        for port, (lid, lmc) in zip(self._sources(modifier), smpwire.unpack_sources(data), strict=False):
             # Port 0 is this switch itself.
             if port.number:
                 port.set_source(lid, lmc)
         return STATUS_OK
 
-    def _linear_block(self, request: Smp) -> slice | None:
-        start = (request.attr_mod & 0xFFFF) * smpwire.LFT_PORTS_PER_BLOCK
+    def _linear_block(self, modifier: int) -> slice | None:
+        start = (modifier & 0xFFFF) * smpwire.LFT_PORTS_PER_BLOCK
         return slice(start, start + smpwire.LFT_PORTS_PER_BLOCK) if start < len(self.switch.lft) else None
 
-    def _get_linear_table(self, arrival: SwitchPort, request: Smp) -> int:
-        block = self._linear_block(request)
+    def _read_linear_table(self, arrival: SwitchPort, modifier: int, mkey: int) -> bytes | None:
+        block = self._linear_block(modifier)
+        return None if block is None else bytes(self.switch.lft[block])
+
+    def _write_linear_table(self, arrival: SwitchPort, modifier: int, data: bytes) -> int:
+        block = self._linear_block(modifier)
         if block is None:
             return STATUS_INVALID_FIELD
-        request.data = bytes(self.switch.lft[block])
+        self.switch.set_linear(block.start, data)
         return STATUS_OK
 
-    def _set_linear_table(self, arrival: SwitchPort, request: Smp) -> int:
-        block = self._linear_block(request)
-        if block is None:
-            return STATUS_INVALID_FIELD
-        self.switch.set_linear(block.start, request.data)
-        return STATUS_OK
-
-    def _multicast_block(self, request: Smp) -> tuple[range, int] | None:
+    def _multicast_block(self, modifier: int) -> tuple[range, int] | None:
         """The LIDs and the position of the ports that the modifier names."""
-        block, position = request.attr_mod & 0x1FF, request.attr_mod >> 28
+        block, position = modifier & 0x1FF, modifier >> 28
         first = MULTICAST_LID_FIRST + block * smpwire.MFT_MASKS_PER_BLOCK
         if first >= MULTICAST_LID_FIRST + MULTICAST_FDB_CAP or position * 16 >= len(self.switch.ports):
             return None
         return range(first, first + smpwire.MFT_MASKS_PER_BLOCK), position * 16
 
-    def _get_multicast_table(self, arrival: SwitchPort, request: Smp) -> int:
-        block = self._multicast_block(request)
+    def _read_multicast_table(self, arrival: SwitchPort, modifier: int, mkey: int) -> bytes | None:
+        block = self._multicast_block(modifier)
         if block is None:
-            return STATUS_INVALID_FIELD
+            return None
         lids, shift = block
-        request.data = smpwire.pack_words([self.switch.mft.get(lid, 0) >> shift & 0xFFFF for lid in lids])
-        return STATUS_OK
+        return smpwire.pack_words([self.switch.mft.get(lid, 0) >> shift & 0xFFFF for lid in lids])
 
-    def _set_multicast_table(self, arrival: SwitchPort, request: Smp) -> int:
-        block = self._multicast_block(request)
+    def _write_multicast_table(self, arrival: SwitchPort, modifier: int, data: bytes) -> int:
+        block = self._multicast_block(modifier)
         if block is None:
             return STATUS_INVALID_FIELD
         mft = self.switch.mft
         lids, shift = block
-        for lid, ports in zip(lids, smpwire.unpack_words(request.data), strict=True):
+        for lid, ports in zip(lids, smpwire.unpack_words(data), strict=True):
             mask = mft.get(lid, 0) & ~(0xFFFF << shift) | ports << shift
             if mask:
                 mft[lid] = mask

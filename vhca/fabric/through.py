@@ -64,7 +64,7 @@ class Way:
         """See :class:`vhca.hw.hardware.Through`; ports count it when somebody reads their counters."""
         if not self._owed:
             self._owed = True
-            self._wires.owe(self._settle)
+            self._wires.owe(self._settle, 1 + len(self._there) + len(self._back_again))
         self._sent += sent
         self._sent_words += sent_words
         self._returned += back

@@ -8,8 +8,8 @@ from typing import Final
 
 from vhca.wire.packet import Packet
 
-MOST_OWED: Final = 64
-"""Ways on which something passed that ports have not counted: whoever makes many of them pays for it."""
+MOST_OWED: Final = 1024
+"""Hops of ways on which something passed that ports have not counted: whoever makes many of them pays for it."""
 
 Tap = Callable[[Packet], None]
 """Sees each packet or burst at one end of a cable: as it is sent there, before any fault, or as it arrives there."""
@@ -26,7 +26,7 @@ class Wires:
     :ivar now_ns: the clock of the fabric.
     """
 
-    __slots__ = ("_owed", "busy", "cables", "changes", "now_ns", "timed")
+    __slots__ = ("_hops", "_owed", "busy", "cables", "changes", "now_ns", "timed")
 
     def __init__(self, now_ns: Callable[[], int] = lambda: 0) -> None:
         self.changes = 0
@@ -35,21 +35,24 @@ class Wires:
         self.timed = 0
         self.now_ns = now_ns
         self._owed: list[Callable[[], None]] = []
+        self._hops = 0
 
     def cable_changed(self) -> None:
         """A link, or who listens or damages on a cable, is not as before."""
         self.cables += 1
         self.changes += 1
 
-    def owe(self, count: Callable[[], None]) -> None:
-        """Have something counted before anybody reads counters of ports, or when much is owed."""
+    def owe(self, count: Callable[[], None], hops: int) -> None:
+        """Have something counted at the ports of so many hops before anybody reads counters, or when much is owed."""
         self._owed.append(count)
-        if len(self._owed) >= MOST_OWED:
+        self._hops += hops
+        if self._hops >= MOST_OWED:
             self.settle()
 
     def settle(self) -> None:
         """Count what is owed; to be called before counters of ports are read."""
         owed, self._owed = self._owed, []
+        self._hops = 0
         for count in owed:
             count()
 

@@ -137,7 +137,7 @@ def parse_data(message: bytes) -> Datagram:
     """A data message; ProtocolError if it is none, or its datagram is longer than 256 bytes."""
     if len(message) != DATA.size:
         raise ProtocolError(f"a data message has {DATA.size} bytes, not {len(message)}")
-    datagram = Datagram(*DATA.unpack(message))
+    datagram = Datagram._make(DATA.unpack(message))
     if datagram.length > MAD_BYTES:
         raise ProtocolError(f"a datagram of {datagram.length} bytes")
     return datagram

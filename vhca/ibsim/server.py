@@ -16,7 +16,7 @@ import socket
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from vhca.ibsim import proto
@@ -162,7 +162,7 @@ class Server:
 
     def _data_ready(self, slot: int) -> None:
         wire = self._wires[slot]
-        receive, take = wire.sock.recv, self._session.data
+        receive, take, wires = wire.sock.recv, self._session.data, self._wires
         for _ in self._share():
             try:
                 message = receive(_LONGEST)
@@ -172,7 +172,7 @@ class Server:
                 self._lose(slot, wire)
                 return
             take(slot, message)
-            if wire.waiting or self._wires.get(slot) is not wire:
+            if wire.waiting or wires.get(slot) is not wire:
                 return
 
     def _send(self, slot: int, message: bytes) -> None:
@@ -222,38 +222,24 @@ class Server:
 
     # ---- shares ----
 
-    def _share(self) -> _Share:
+    def _share(self) -> Iterator[None]:
         """Turns until the time of this round is up; one in any case."""
         if not self._renewing:
             self._renewing = True
             self._loop.call_later(0, self._renew)
-        return _Share(self)
+        now_ns = time.monotonic_ns
+        began = now_ns()
+        end = began + self._left_ns
+        try:
+            yield
+            while now_ns() < end:
+                yield
+        finally:
+            self._left_ns -= now_ns() - began
 
     def _renew(self) -> None:
         self._renewing = False
         self._left_ns = ROUND_NS
-
-    def spend(self, ns: int) -> bool:
-        """Take time from this round; tells whether some is left."""
-        self._left_ns -= ns
-        return self._left_ns > 0
-
-
-class _Share:
-    """An iterator of turns, each of which is timed."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._began_ns = 0
-
-    def __iter__(self) -> _Share:
-        return self
-
-    def __next__(self) -> None:
-        now_ns = time.monotonic_ns()
-        if self._began_ns and not self._server.spend(now_ns - self._began_ns):
-            raise StopIteration
-        self._began_ns = now_ns
 
 
 def _socket() -> socket.socket:

@@ -74,6 +74,7 @@ class Client:
         self.number = connect.number
         self.pid = pid
         self.node = node
+        self.send = node.send
         self.manager = False
         self.classes = options.classes
         self.long_answers = options.long_answers
@@ -186,7 +187,7 @@ class Session:
             self.counters[ToolCount.BAD_DATA] += 1
             self._log(str(error))
             return
-        mad, length = datagram.mad, datagram.length
+        dlid, _, dqp, sqp, _, length, mad = datagram
         if length < MAD_BYTES:
             if length < MadHeader.SIZE:
                 self.counters[ToolCount.BAD_DATA] += 1
@@ -194,7 +195,7 @@ class Session:
             # The library does not clear what it sends behind the end.
             mad = mad[:length].ljust(MAD_BYTES, b"\0")
         self.counters[ToolCount.SENT] += 1
-        client.node.send(client, mad, datagram.dlid, datagram.dqp, datagram.sqp, length)
+        client.send(client, mad, dlid, dqp, sqp, length)
 
     def lost(self, slot: int) -> None:
         """A client has ended, or its socket has."""

@@ -5,7 +5,7 @@ gets, the form of answers, and what a port takes from a Set(PortInfo) (14.2.5.6 
 """
 
 from collections.abc import Callable
-from typing import Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from vhca.management.refusal import response_method
 from vhca.management.subnet import apply_link_settings, link_settings_valid, may_move
@@ -17,49 +17,68 @@ from vhca.wire.smp import PortInfo
 
 P = TypeVar("P")
 
-Handler = Callable[[P, Smp], int]
-"""Port of arrival and request, whose data it reads or replaces; gives a MAD status."""
+Reader = Callable[[P, int, int], bytes | None]
+"""Port of arrival, modifier and the asker's M_Key; gives 64 bytes, None if the modifier names nothing."""
+Writer = Callable[[P, int, bytes], int]
+"""Port of arrival, modifier and data; gives a MAD status."""
+Done = tuple[int, bytes]
+"""Status, without the direction bit, and data of an answer."""
+
+ZEROS: Final = bytes(64)
+_OK: Final = madwire.STATUS_OK
 
 
 class SubnetAgent(Generic[P]):
     """Agent of one node, whose ports are of type `P`.
 
-    :ivar getters: by attribute; called with data of zeros, and after a Set for what the response shows.
-    :ivar setters: by attribute; each checks everything before it changes anything.
+    :ivar readers: by attribute. :ivar writers: by attribute; each checks everything before it changes anything.
     """
 
     def __init__(self) -> None:
-        self.getters: dict[int, Handler[P]] = {}
-        self.setters: dict[int, Handler[P]] = {}
+        self.readers: dict[int, Reader[P]] = {}
+        self.writers: dict[int, Writer[P]] = {}
 
     def unknown(self, attribute: int) -> None:
         """A request asked for an attribute that the node does not have."""
 
     def respond(self, port: P, request: Smp) -> int:
         """Carry out a request, and make it its own response; gives the status without the direction bit."""
-        status = self._execute(port, request)
+        method = request.method
+        if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
+            status = madwire.STATUS_BAD_VERSION
+        elif method not in (madwire.METHOD_GET, madwire.METHOD_SET):
+            status = madwire.STATUS_UNSUPPORTED_METHOD
+        else:
+            status, request.data = self.execute(
+                port, method, request.attr_id, request.attr_mod, request.mkey, request.data
+            )
         directed = request.mgmt_class == madwire.CLASS_SUBN_DR
-        request.method = response_method(request.method)
+        request.method = response_method(method)
         request.status = status | (madwire.STATUS_DIRECTION if directed else 0)
         return status
 
-    def _execute(self, port: P, request: Smp) -> int:
-        if request.base_version != madwire.BASE_VERSION or request.class_version != 1:
-            return madwire.STATUS_BAD_VERSION
-        if request.method not in (madwire.METHOD_GET, madwire.METHOD_SET):
-            return madwire.STATUS_UNSUPPORTED_METHOD
-        getter = self.getters.get(request.attr_id)
-        if getter is None:
-            self.unknown(request.attr_id)
-            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
-        if request.method == madwire.METHOD_GET:
-            request.data = bytes(64)
-            return getter(port, request)
-        setter = self.setters.get(request.attr_id)
-        if setter is None:
+    def execute(self, port: P, method: int, attribute: int, modifier: int, mkey: int, data: bytes) -> Done:
+        """Carry out a Get or a Set of 64 bytes of data, by an asker with this M_Key."""
+        reader = self.readers.get(attribute)
+        if reader is None:
+            self.unknown(attribute)
+            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE, data
+        if method == madwire.METHOD_GET:
+            found = reader(port, modifier, mkey)
+            return (madwire.STATUS_INVALID_FIELD, ZEROS) if found is None else (_OK, found)
+        writer = self.writers.get(attribute)
+        if writer is None:
             # Both are known, but not together (13.4.7).
-            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE
-        return setter(port, request) or getter(port, request)
+            return madwire.STATUS_UNSUPPORTED_ATTRIBUTE, data
+        status = writer(port, modifier, data)
+        if status:
+            return status, data
+        found = self.shown(port, attribute, modifier, mkey, data)
+        return (madwire.STATUS_INVALID_FIELD, data) if found is None else (_OK, found)
+
+    def shown(self, port: P, attribute: int, modifier: int, mkey: int, data: bytes) -> bytes | None:
+        """What the answer to a Set that was carried out has: what a Get has now."""
+        return self.readers[attribute](port, modifier, mkey)
 
 
 def settings_valid(info: PortInfo, wanted: PortInfo, attr_mod: int) -> bool:

@@ -44,6 +44,10 @@ class MKeyGuard:
             self._lease_started_ns = now_ns
         return False
 
+    def is_plainly(self, mkey: int) -> bool:
+        """Tell whether :meth:`allows` would let an SMP with `mkey` pass and change nothing here: no lease runs."""
+        return self._lease_started_ns is None and mkey == self._info.mkey
+
     def shown_to(self, mkey: int) -> int:
         """PortInfo:M_Key as a reader who presents `mkey` gets it."""
         info = self._info

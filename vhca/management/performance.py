@@ -20,7 +20,7 @@ from vhca.wire import mad as madwire
 from vhca.wire import perf
 from vhca.wire.ib import wire_size_bytes
 from vhca.wire.mad import MAD_BYTES, STATUS_INVALID_FIELD, STATUS_OK, PerfMad
-from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
+from vhca.wire.packet import MANAGEMENT_VL, MULTICAST_LID_FIRST, PERMISSIVE_LID, Packet
 
 _RESP_TIME: Final = 16
 # The VCRC, which PortXmitData and PortRcvData leave out (16.1.3.5).
@@ -114,6 +114,18 @@ class PortCounters:
         self.rcv_data += words
         if sl or vl:
             self._arrived_on(sl, vl, count, words)
+
+    def managed(self, sent: int, received: int, words: int) -> None:
+        """Count SMPs that left and arrived, of `words` each: on VL 15 and SL 0."""
+        self.xmit_pkts += sent
+        self.xmit_data += words * sent
+        self.rcv_pkts += received
+        self.rcv_data += words * received
+        if received:
+            lanes = self.lanes or self._lanes()
+            lanes.rcv_sl[0] += words * received
+            lanes.rcv_vl[MANAGEMENT_VL] += words * received
+            lanes.rcv_vl_pkts[MANAGEMENT_VL] += received
 
     def sent(self, packet: Packet, words: int) -> None:
         """Count a packet or burst that leaves; `words` is its :func:`data_words`."""

@@ -26,6 +26,42 @@ _HIGH: Final = 3
 _MOST: Final = 0xFFFF
 # Hops of a return path that trap 256 has room for.
 _PATH_ROOM: Final = 30
+_NO_KEY: Final = bytes(8)
+# Where PortInfo has what an answer changes in it.
+_AT: Final = {field.name: field for field in PortInfo.fields()}
+_LOCAL_PORT_AT: Final = _AT["local_port_num"].offset
+_REREGISTER_AT, _REREGISTER_BIT = divmod(_AT["client_reregister"].start, 8)
+_REREGISTER: Final = 0x80 >> _REREGISTER_BIT
+_NODE_INFO: Final = NodeInfo.packer(
+    "base_version",
+    "class_version",
+    "node_type",
+    "num_ports",
+    "system_image_guid",
+    "node_guid",
+    "port_guid",
+    "partition_cap",
+    "device_id",
+    "revision",
+    "local_port_num",
+    "vendor_id",
+)
+
+
+def node_info(
+    *,
+    node_type: int,
+    num_ports: int,
+    guids: tuple[int, int, int],
+    partition_cap: int,
+    device_id: int,
+    local_port_num: int,
+    vendor_id: int,
+    revision: int = 0,
+) -> bytes:
+    """NodeInfo as 64 bytes; `guids`: of system image, node and port."""
+    kind = partition_cap, device_id, revision
+    return _NODE_INFO(1, 1, node_type, num_ports, *guids, *kind, local_port_num, vendor_id).ljust(64, b"\0")
 
 
 class PortAgent(SubnetAgent[P]):
@@ -33,24 +69,24 @@ class PortAgent(SubnetAgent[P]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.getters = {
-            smpwire.NODE_DESCRIPTION: self._get_node_description,
-            smpwire.NODE_INFO: self._get_node_info,
-            smpwire.GUID_INFO: self._get_guid_info,
-            smpwire.PORT_INFO: self._get_port_info,
-            smpwire.P_KEY_TABLE: self._get_pkey_table,
-            smpwire.SL_TO_VL: self._get_sl_to_vl,
-            smpwire.VL_ARBITRATION: self._get_vl_arbitration,
-            smpwire.MLNX_EXT_PORT_INFO: self._get_ext_port_info,
-            madwire.ATTR_NOTICE: self._get_notice,
+        self.readers = {
+            smpwire.NODE_DESCRIPTION: self._read_node_description,
+            smpwire.NODE_INFO: self._read_node_info,
+            smpwire.GUID_INFO: self._read_guid_info,
+            smpwire.PORT_INFO: self._read_port_info,
+            smpwire.P_KEY_TABLE: self._read_pkey_table,
+            smpwire.SL_TO_VL: self._read_sl_to_vl,
+            smpwire.VL_ARBITRATION: self._read_vl_arbitration,
+            smpwire.MLNX_EXT_PORT_INFO: self._read_ext_port_info,
+            madwire.ATTR_NOTICE: self._read_notice,
         }
-        self.setters = {
-            smpwire.PORT_INFO: self.set_port_info,
-            smpwire.P_KEY_TABLE: self._set_pkey_table,
-            smpwire.SL_TO_VL: self._set_sl_to_vl,
-            smpwire.VL_ARBITRATION: self._set_vl_arbitration,
-            smpwire.MLNX_EXT_PORT_INFO: self._set_ext_port_info,
-            madwire.ATTR_NOTICE: self._set_notice,
+        self.writers = {
+            smpwire.PORT_INFO: self.write_port_info,
+            smpwire.P_KEY_TABLE: self._write_pkey_table,
+            smpwire.SL_TO_VL: self._write_sl_to_vl,
+            smpwire.VL_ARBITRATION: self._write_vl_arbitration,
+            smpwire.MLNX_EXT_PORT_INFO: self._write_ext_port_info,
+            madwire.ATTR_NOTICE: self._write_notice,
         }
 
     # What a node says of itself
@@ -59,8 +95,8 @@ class PortAgent(SubnetAgent[P]):
         """NodeDescription, 64 bytes."""
         raise NotImplementedError
 
-    def identify(self, port: P) -> NodeInfo:
-        """NodeInfo as seen at the port of arrival."""
+    def identify(self, port: P) -> bytes:
+        """NodeInfo as seen at the port of arrival, 64 bytes."""
         raise NotImplementedError
 
     def selected(self, port: P, number: int) -> P | None:
@@ -71,7 +107,7 @@ class PortAgent(SubnetAgent[P]):
         """The port whose notices and whose LID are meant where a request arrived at `port`: port 0 of a switch."""
         return port
 
-    def set_port_info(self, port: P, request: Smp) -> int:
+    def write_port_info(self, port: P, modifier: int, data: bytes) -> int:
         """Set(PortInfo)."""
         raise NotImplementedError
 
@@ -166,58 +202,58 @@ class PortAgent(SubnetAgent[P]):
 
     # Attributes
 
-    def _get_node_description(self, port: P, request: Smp) -> int:
-        request.data = self.describe(port)
-        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
+    def shown(self, port: P, attribute: int, modifier: int, mkey: int, data: bytes) -> bytes | None:
+        """See :class:`vhca.management.agent.SubnetAgent`."""
+        if attribute == smpwire.MLNX_EXT_PORT_INFO:
+            # What was set for several is shown for the first; they cannot be read together.
+            return _ext_port_info(self.ext_ports(port, modifier)[0])
+        found = super().shown(port, attribute, modifier, mkey, data)
+        if attribute == smpwire.PORT_INFO and found is not None and data[_REREGISTER_AT] & _REREGISTER:
+            # This bit is echoed.
+            changed = bytearray(found)
+            changed[_REREGISTER_AT] |= _REREGISTER
+            return bytes(changed)
+        return found
 
-    def _get_node_info(self, port: P, request: Smp) -> int:
-        request.data = self.identify(port).to_bytes().ljust(64, b"\0")
-        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
+    def _read_node_description(self, port: P, modifier: int, mkey: int) -> bytes | None:
+        return None if modifier else self.describe(port)
 
-    def _get_guid_info(self, port: P, request: Smp) -> int:
-        if request.attr_mod:
-            return STATUS_INVALID_FIELD
-        request.data = smpwire.pack_guids(self.speaker(port).guids).ljust(64, b"\0")
-        return STATUS_OK
+    def _read_node_info(self, port: P, modifier: int, mkey: int) -> bytes | None:
+        return None if modifier else self.identify(port)
 
-    def set_guid_info(self, port: P, request: Smp) -> int:
+    def _read_guid_info(self, port: P, modifier: int, mkey: int) -> bytes | None:
+        return None if modifier else smpwire.pack_guids(self.speaker(port).guids).ljust(64, b"\0")
+
+    def write_guid_info(self, port: P, modifier: int, data: bytes) -> int:
         """Set(GUIDInfo), a row of end nodes: alias GUIDs; entry 0 is burnt in (14.2.5.5)."""
-        if request.attr_mod:
+        if modifier:
             return STATUS_INVALID_FIELD
-        guids = (port.guids[0], *smpwire.unpack_guids(request.data)[1 : port.info.guid_cap])
+        guids = (port.guids[0], *smpwire.unpack_guids(data)[1 : port.info.guid_cap])
         if guids != port.guids:
             port.guids = guids
             self.guids_changed(port)
         return STATUS_OK
 
-    def _get_port_info(self, port: P, request: Smp) -> int:
-        target = self.selected(port, port_of(request.attr_mod))
+    def _read_port_info(self, port: P, modifier: int, mkey: int) -> bytes | None:
+        target = self.selected(port, port_of(modifier))
         if target is None:
-            return STATUS_INVALID_FIELD
-        info = PortInfo.from_bytes(target.info.to_bytes())
+            return None
+        found = bytearray(target.info)
         # The port that this SMP came in on, not the one asked about (14.2.5.6): scanners tell the way back by it.
-        info.local_port_num = port.number
-        if info.mkey:
-            info.mkey = target.guard.shown_to(request.mkey)
-        if request.method == madwire.METHOD_SET:
-            # The reply is what Get gives now, with this bit echoed.
-            info.client_reregister = PortInfo.from_bytes(request.data).client_reregister
-        request.data = info.to_bytes()
-        return STATUS_OK
+        found[_LOCAL_PORT_AT] = port.number
+        if found[:8] != _NO_KEY:
+            found[:8] = target.guard.shown_to(mkey).to_bytes(8, "big")
+        return bytes(found)
 
-    def _get_pkey_table(self, port: P, request: Smp) -> int:
-        target = self.pkey_port(port, request.attr_mod >> 16)
-        block = None if target is None else partitions.block_of(target.pkeys, request.attr_mod & 0xFFFF)
-        if block is None:
-            return STATUS_INVALID_FIELD
-        request.data = block
-        return STATUS_OK
+    def _read_pkey_table(self, port: P, modifier: int, mkey: int) -> bytes | None:
+        target = self.pkey_port(port, modifier >> 16)
+        return None if target is None else partitions.block_of(target.pkeys, modifier & 0xFFFF)
 
-    def _set_pkey_table(self, port: P, request: Smp) -> int:
-        target = self.pkey_port(port, request.attr_mod >> 16)
+    def _write_pkey_table(self, port: P, modifier: int, data: bytes) -> int:
+        target = self.pkey_port(port, modifier >> 16)
         if target is None:
             return STATUS_INVALID_FIELD
-        table = partitions.with_block(target.pkeys, request.attr_mod & 0xFFFF, request.data)
+        table = partitions.with_block(target.pkeys, modifier & 0xFFFF, data)
         if table is None:
             return STATUS_INVALID_FIELD
         if table != target.pkeys:
@@ -225,64 +261,59 @@ class PortAgent(SubnetAgent[P]):
             self.pkeys_changed(target)
         return STATUS_OK
 
-    def _get_sl_to_vl(self, port: P, request: Smp) -> int:
-        lanes = self.lanes(port, request.attr_mod)
-        if lanes is None:
-            return STATUS_INVALID_FIELD
-        request.data = pack_sl_to_vl(lanes)
-        return STATUS_OK
+    def _read_sl_to_vl(self, port: P, modifier: int, mkey: int) -> bytes | None:
+        lanes = self.lanes(port, modifier)
+        return None if lanes is None else pack_sl_to_vl(lanes)
 
-    def _set_sl_to_vl(self, port: P, request: Smp) -> int:
-        done = self.set_lanes(port, request.attr_mod, bytes(unpack_sl_to_vl(request.data)))
+    def _write_sl_to_vl(self, port: P, modifier: int, data: bytes) -> int:
+        done = self.set_lanes(port, modifier, bytes(unpack_sl_to_vl(data)))
         return STATUS_OK if done else STATUS_INVALID_FIELD
 
-    def _get_vl_arbitration(self, port: P, request: Smp) -> int:
-        target, block = self.weights_port(port, request.attr_mod & 0xFFFF), request.attr_mod >> 16
+    def _read_vl_arbitration(self, port: P, modifier: int, mkey: int) -> bytes | None:
+        target, block = self.weights_port(port, modifier & 0xFFFF), modifier >> 16
         if target is None or block not in (_LOW, _HIGH):
-            return STATUS_INVALID_FIELD
-        request.data = target.weights[block == _HIGH].ljust(64, b"\0")
-        return STATUS_OK
+            return None
+        return target.weights[block == _HIGH].ljust(64, b"\0")
 
-    def _set_vl_arbitration(self, port: P, request: Smp) -> int:
-        target, block = self.weights_port(port, request.attr_mod & 0xFFFF), request.attr_mod >> 16
+    def _write_vl_arbitration(self, port: P, modifier: int, data: bytes) -> int:
+        target, block = self.weights_port(port, modifier & 0xFFFF), modifier >> 16
         if target is None or block not in (_LOW, _HIGH):
             return STATUS_INVALID_FIELD
         low, high = target.weights
         info = target.info
         if block == _LOW:
-            low = request.data[: 2 * info.vl_arbitration_low_cap]
+            low = data[: 2 * info.vl_arbitration_low_cap]
         else:
-            high = request.data[: 2 * info.vl_arbitration_high_cap]
+            high = data[: 2 * info.vl_arbitration_high_cap]
         target.weights = (low, high)
         return STATUS_OK
 
-    def _get_ext_port_info(self, port: P, request: Smp) -> int:
-        targets = self.ext_ports(port, request.attr_mod)
-        # What was set for several is shown for the first; they cannot be read together.
-        if not targets or (len(targets) > 1 and request.method == madwire.METHOD_GET):
-            return STATUS_INVALID_FIELD
-        request.data = ext_port_info(targets[0].ext_speed_enabled, targets[0].ext_speed_active)
-        return STATUS_OK
+    def _read_ext_port_info(self, port: P, modifier: int, mkey: int) -> bytes | None:
+        targets = self.ext_ports(port, modifier)
+        return _ext_port_info(targets[0]) if len(targets) == 1 else None
 
-    def _set_ext_port_info(self, port: P, request: Smp) -> int:
-        targets = self.ext_ports(port, request.attr_mod)
-        wanted = [ext_port_wanted(target.ext_speed_enabled, request.data) for target in targets]
+    def _write_ext_port_info(self, port: P, modifier: int, data: bytes) -> int:
+        targets = self.ext_ports(port, modifier)
+        wanted = [ext_port_wanted(target.ext_speed_enabled, data) for target in targets]
         if not targets or None in wanted:
             return STATUS_INVALID_FIELD
         for target, enabled in zip(targets, wanted, strict=True):
             target.ext_speed_enabled = enabled or 0
         return STATUS_OK
 
-    def _get_notice(self, port: P, request: Smp) -> int:
+    def _read_notice(self, port: P, modifier: int, mkey: int) -> bytes | None:
         speaker = self.speaker(port)
-        request.data = speaker.notices.first(speaker.info.lid)
-        return STATUS_INVALID_FIELD if request.attr_mod else STATUS_OK
+        return None if modifier else speaker.notices.first(speaker.info.lid)
 
-    def _set_notice(self, port: P, request: Smp) -> int:
+    def _write_notice(self, port: P, modifier: int, data: bytes) -> int:
         speaker = self.speaker(port)
-        if request.attr_mod or not speaker.notices.take(request.data, speaker.info.lid):
+        if modifier or not speaker.notices.take(data, speaker.info.lid):
             return STATUS_INVALID_FIELD
         return STATUS_OK
+
+
+def _ext_port_info(port: PortState) -> bytes:
+    return ext_port_info(port.ext_speed_enabled, port.ext_speed_active)
 
 
 def key_details(key: int, packet: Packet) -> KeyDetails:

@@ -1,5 +1,6 @@
 """What subnet management agents of cards and switches have in common: whose a datagram is, what a port takes."""
 
+from functools import cache
 from typing import Final
 
 from vhca.wire import mad as madwire
@@ -91,6 +92,7 @@ def apply_link_settings(info: PortInfo, wanted: PortInfo, attr_mod: int) -> None
         info.link_speed_ext_enabled2 = wanted.link_speed_ext_enabled2
 
 
+@cache
 def ext_port_info(enabled: int, active: int) -> bytes:
     """MlnxExtPortInfo of a port that supports FDR10, with its LinkSpeedEnabled and LinkSpeedActive."""
     return MlnxExtPortInfo(

@@ -94,7 +94,7 @@ class SubnetManager:
         self.tables = SwitchTables(self.ask, self.transactions.start, lambda: self.topology, self.counters, routing)
         self.changed: Callable[[], None] = lambda: None
         self.lid = 0
-        self.rivals: list[Rival] = []  # other managers that the last sweep found
+        self.rivals: list[Rival] = []  # other managers that the last sweep found, and as they answered polls since
         self._sweep_wanted = False
         self._sweeping = False
         self._swept = False
@@ -156,14 +156,18 @@ class SubnetManager:
             return
         smp = Smp.from_bytes(packet.payload)
         if smp.method == madwire.METHOD_GET_RESP:
-            if not self.transactions.answer(smp, port):
-                self.counters[ManagerCount.LATE_ANSWERS] += 1
+            self.answered(smp, port)
         elif smp.method == madwire.METHOD_TRAP:
             self._trap(packet, smp)
         elif smp.attr_id == smpwire.SM_INFO and smp.method in (METHOD_GET, METHOD_SET):
             self._answer_sm_info(packet, smp)
         else:
             self.counters[ManagerCount.UNEXPECTED_SMP] += 1
+
+    def answered(self, smp: Smp, port: int) -> None:
+        """An answer of an agent came in by a port of the switch."""
+        if not self.transactions.answer(smp, port):
+            self.counters[ManagerCount.LATE_ANSWERS] += 1
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
@@ -330,8 +334,11 @@ class SubnetManager:
             (answer,) = yield [request]
         if self.election.state != smpwire.SM_STATE_STANDBY:
             return
-        good = answer is not None and ok(answer)
-        if self.election.polled(SmInfo.from_bytes(answer.data) if answer is not None and good else None):
+        info = SmInfo.from_bytes(answer.data) if answer is not None and ok(answer) else None
+        if info is not None:
+            others = [rival for rival in self.rivals if rival.info.guid != info.guid]
+            self.rivals = [Rival(self._leader, info), *others]
+        if self.election.polled(info):
             self._poll_due_ns = self._now_ns() + POLL_NS
         else:
             log.info("the manager at %#018x is gone", self.election.leader)

@@ -23,6 +23,22 @@ WINDOW: Final = 8
 RESPONSE_TIMEOUT_NS: Final = 200_000_000
 RETRIES: Final = 4
 
+_SMP: Final = Smp.packer(
+    "base_version",
+    "mgmt_class",
+    "class_version",
+    "method",
+    "hop_count",
+    "tid",
+    "attr_id",
+    "attr_mod",
+    "mkey",
+    "dr_slid",
+    "dr_dlid",
+    "data",
+    "initial_path",
+)
+
 
 @dataclass(slots=True)
 class Request:
@@ -144,20 +160,21 @@ class Transactions:
 
     def _transmit(self, pending: _Pending) -> None:
         request = pending.request
-        smp = Smp(
-            base_version=1,
-            mgmt_class=madwire.CLASS_SUBN_DR,
-            class_version=1,
-            method=request.method,
-            hop_count=len(request.path),
-            tid=pending.tid,
-            attr_id=request.attr_id,
-            attr_mod=request.attr_mod,
-            mkey=request.mkey,
-            dr_slid=PERMISSIVE_LID,
-            dr_dlid=PERMISSIVE_LID,
-            data=request.data.ljust(64, b"\0"),
-            initial_path=(b"\0" + bytes(request.path)).ljust(64, b"\0"),
+        path = request.path
+        mad = _SMP(
+            madwire.BASE_VERSION,
+            madwire.CLASS_SUBN_DR,
+            1,
+            request.method,
+            len(path),
+            pending.tid,
+            request.attr_id,
+            request.attr_mod,
+            request.mkey,
+            PERMISSIVE_LID,
+            PERMISSIVE_LID,
+            request.data.ljust(64, b"\0"),
+            (b"\0" + bytes(path)).ljust(64, b"\0"),
         )
         self._send(
             Packet(
@@ -166,7 +183,7 @@ class Transactions:
                 op=SEND,
                 dest_qp=0,
                 psn=pending.tid & 0xFFFFFF,
-                payload=smp.to_bytes(),
+                payload=mad,
                 mtu=256,
             )
         )

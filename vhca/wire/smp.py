@@ -5,6 +5,7 @@ modifier; helpers below take it apart.
 """
 
 from collections.abc import Iterable
+from struct import pack, unpack_from
 from typing import Final
 
 from vhca.layout import Layout, bits, u8, u16, u32, u64
@@ -239,22 +240,22 @@ SM_DISCOVER: Final = 5
 
 def pack_words(values: list[int] | tuple[int, ...]) -> bytes:
     """A table of 16-bit words as attribute data (P_Keys, multicast port masks)."""
-    return b"".join(value.to_bytes(2, "big") for value in values)
+    return pack(f">{len(values)}H", *values)
 
 
 def unpack_words(data: bytes) -> list[int]:
     """The 16-bit words of attribute data."""
-    return [data[at] << 8 | data[at + 1] for at in range(0, len(data) - 1, 2)]
+    return list(unpack_from(f">{len(data) >> 1}H", data))
 
 
 def pack_guids(values: list[int] | tuple[int, ...]) -> bytes:
     """GUIDs as attribute data."""
-    return b"".join(value.to_bytes(8, "big") for value in values)
+    return pack(f">{len(values)}Q", *values)
 
 
 def unpack_guids(data: bytes) -> list[int]:
     """The GUIDs of attribute data."""
-    return [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data) - 7, 8)]
+    return list(unpack_from(f">{len(data) >> 3}Q", data))
 
 
 def mtu_code(size: int) -> int:

@@ -145,6 +145,7 @@ def test_a_running_fabric_is_shown_with_its_cards_and_broken_cables(
     out = capsys.readouterr().out
     assert "20 switches, 16 hosts, 48 cables: 45 Active, 3 Down" in out, "two cards have no power"
     assert re.search(r"^leaf1/3 +middle1/1 +4xEDR +Down +[1-9]", out, re.MULTILINE)
+    assert re.search(r"^leaf1 \(ours\) +0x[0-9a-f]{16} +14 +master$", out, re.MULTILINE)
     svg = (tmp_path / "now.svg").read_text()
     assert any(said.startswith("leaf1/3 - ") for said in lines(svg, "down"))
     assert boxes(svg, "card") == 2

@@ -1,5 +1,6 @@
 """Two subnet managers on one fabric: one is master, the other one waits, and takes over when the first is gone."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from firmware.mads.port import EVENT_CLIENT_REREGISTER
 from tests.unit.fabric.bench import Bench, Card
 from tests.unit.isolation.smps import Forger
+from vhca.fabric.fabric import ManagerStatus
 from vhca.fabric.link import Link
 from vhca.fabric.switch import Switch
 from vhca.management.packets import smp_packet
@@ -94,6 +96,9 @@ def test_the_higher_priority_is_master_and_the_other_one_takes_over_when_it_dies
     bench.pass_time(15)
     assert bench.states == (STANDBY, MASTER)
     assert bench.fabric.manager_state == "standby"
+    name = bench.fabric.switch.name
+    ours = ManagerStatus(name, bench.fabric.switch.node_guid, 1, "standby", True)
+    assert bench.fabric.managers() == [ManagerStatus("far", 0xFFFF_0000, 5, "master", False), ours]
     bench.served_by(bench.second)
     lids = [card.lid for card in bench.cards]
     for card in bench.cards:
@@ -101,6 +106,7 @@ def test_the_higher_priority_is_master_and_the_other_one_takes_over_when_it_dies
     bench.die()
     bench.pass_time(PATIENCE_S)
     assert bench.states[0] == MASTER
+    assert bench.fabric.managers() == [replace(ours, state="master")]
     bench.served_by(bench.first)
     assert [card.lid for card in bench.cards] == lids, "whoever is master, ports keep what they have"
     for card in bench.cards:

@@ -130,6 +130,8 @@ def report(found: dict[str, Any]) -> str:
         for port in found["ports"]
     ]
     lines = [printable(f"rack of process {found['pid']} in {found['directory']}"), *aligned(header, rows)]
+    if managers := found["managers"]:
+        lines += ["", *_managers(managers)]
     if changed := found["cables"]:
         header = ("cable", "ends", "cable is", "link", "fault rules", "packets hit", "line")
         rows = [
@@ -150,3 +152,20 @@ def report(found: dict[str, Any]) -> str:
             printable(f"capture to {capture['file']}: {capture['packets']} packets {capture['trouble']}".rstrip())
         )
     return "\n".join(lines)
+
+
+def _managers(managers: list[dict[str, Any]]) -> list[str]:
+    """Who manages the subnet, or would: a table."""
+    from vhca.lab.table import aligned
+
+    header = ("subnet manager", "port GUID", "priority", "state")
+    rows = [
+        (
+            f"{each['name']} (ours)" if each["inside"] else each["name"],
+            f"{each['guid']:#018x}",
+            str(each["priority"]),
+            each["state"],
+        )
+        for each in managers
+    ]
+    return aligned(header, rows)
