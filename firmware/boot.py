@@ -7,3 +7,11 @@ from vhca.hw.hardware import Hardware
 def power_up(hardware: Hardware) -> Kernel:
     """Boot this program on a board."""
     return Kernel(hardware)
+
+
+def explain(syndrome: int) -> tuple[str, str] | None:
+    """Why a command was refused with this syndrome, and the place in the sources; None if none is."""
+    from firmware.commands.reasons import reasons
+
+    reason = reasons().get(syndrome)
+    return None if reason is None else (reason.text, reason.place)

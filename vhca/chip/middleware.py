@@ -113,6 +113,9 @@ class _TappedImage:
         firmware = self._inner.power_up(_Wrapped(hardware, memory))
         return firmware if self._program is None else self._program(firmware)
 
+    def explain(self, syndrome: int) -> tuple[str, str] | None:
+        return self._inner.explain(syndrome)
+
 
 def tapped(
     image: FirmwareImage,

@@ -24,6 +24,7 @@ from vhca.cli.commands import (
     capture,
     demo,
     doctor,
+    explain,
     fabric,
     fault,
     fetch,
@@ -36,7 +37,7 @@ from vhca.cli.commands import (
     validate,
 )
 
-_COMMANDS = (demo, run, shell, validate, serve, rack, fabric, fault, capture, guest, tshark, doctor, fetch)
+_COMMANDS = (demo, run, shell, validate, serve, rack, fabric, fault, capture, guest, tshark, explain, doctor, fetch)
 _DESCRIPTION = """\
 The open virtual ConnectX HCA: InfiniBand adapters in software, for the unmodified mlx5 drivers of Linux guests.
 

@@ -165,11 +165,15 @@ class Firmware(Protocol):
 
 
 class FirmwareImage(Protocol):
-    """What a firmware package offers under the name `power_up`."""
+    """What the module `boot` of a firmware package offers."""
 
     def power_up(self, hardware: Hardware) -> Firmware:
         """Boot the program on this board.
 
         :raises UnfitBoard: it wants of the program what that does not have.
         """
+        ...
+
+    def explain(self, syndrome: int) -> tuple[str, str] | None:
+        """Why a command was refused with this syndrome, and the place in the sources; None if none is."""
         ...
