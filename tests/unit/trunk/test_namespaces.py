@@ -1,8 +1,10 @@
-"""Racks in network namespaces of their own, as on several hosts: the network between them is cut and comes back."""
+"""Racks in network namespaces of their own, as on several hosts: the network between them is cut and comes back.
+
+A namespace has no name: it is there as long as a process is in it, which ends with the test, however that ends.
+"""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
@@ -18,49 +20,82 @@ TOPOLOGY = shapes.ring(3, 6)
 PARTS = [Part("A", ["s1"]), Part("B", ["s2"]), Part("C", ["s3"])]
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+def run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, timeout=20)
+
+
+class Space:
+    """A network namespace, and the process that keeps it."""
+
+    def __init__(self) -> None:
+        command = "echo; exec sleep infinity"
+        self._keeper = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._keeper.stdout is not None
+        if not self._keeper.stdout.readline():
+            _, complaint = self._keeper.communicate()
+            raise subprocess.CalledProcessError(self._keeper.returncode, "unshare", stderr=complaint)
+
+    @property
+    def process(self) -> str:
+        return str(self._keeper.pid)
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        """What a command is to be run with."""
+        return ("nsenter", f"--net=/proc/{self.process}/ns/net")
+
+    def ip(self, *words: str) -> None:
+        run(*self.within, "ip", *words)
+
+    def remove(self) -> None:
+        self._keeper.kill()
+        self._keeper.communicate()
 
 
 class Network:
     """A bridge in a namespace, and a namespace for each rack with a cable to it."""
 
     def __init__(self) -> None:
-        self._prefix = f"vhca{os.getpid()}"
+        self._spaces: list[Space] = []
         self.places: dict[str, Place] = {}
+
+    def _space(self) -> Space:
+        self._spaces.append(Space())
+        return self._spaces[-1]
 
     def build(self) -> None:
         """Make it; `CalledProcessError` where this machine does not allow that."""
-        hub = f"{self._prefix}hub"
-        ip("netns", "add", hub)
-        ip("-n", hub, "link", "add", "br0", "type", "bridge")
-        ip("-n", hub, "link", "set", "br0", "up")
+        hub = self._space()
+        hub.ip("link", "add", "br0", "type", "bridge")
+        hub.ip("link", "set", "br0", "up")
         for number, part in enumerate(PARTS, 1):
-            space = f"{self._prefix}{part.name}"
-            ip("netns", "add", space)
-            ip("-n", hub, "link", "add", part.name, "type", "veth", "peer", "name", "eth0", "netns", space)
-            ip("-n", hub, "link", "set", part.name, "master", "br0", "up")
-            ip("-n", space, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
-            ip("-n", space, "link", "set", "eth0", "up")
-            ip("-n", space, "link", "set", "lo", "up")
-            self.places[part.name] = Place(f"10.77.0.{number}", ("ip", "netns", "exec", space))
+            space = self._space()
+            hub.ip("link", "add", part.name, "type", "veth", "peer", "name", "eth0", "netns", space.process)
+            hub.ip("link", "set", part.name, "master", "br0", "up")
+            space.ip("addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            space.ip("link", "set", "eth0", "up")
+            space.ip("link", "set", "lo", "up")
+            self.places[part.name] = Place(f"10.77.0.{number}", space.within)
 
     def set_cable(self, rack: str, state: str) -> None:
         """Plug or pull the network cable of a rack's host."""
-        ip("-n", f"{self._prefix}hub", "link", "set", rack, state)
+        self._spaces[0].ip("link", "set", rack, state)
 
     def remove(self) -> None:
         """Leave nothing."""
-        for name in ("hub", *(part.name for part in PARTS)):
-            subprocess.run(
-                ["ip", "netns", "del", f"{self._prefix}{name}"], check=False, capture_output=True, timeout=20
-            )
+        for space in self._spaces:
+            space.remove()
 
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    if shutil.which("ip") is None:
-        pytest.skip("ip of iproute2 is not on this host")
+    for program in ("ip", "setpriv", "unshare", "nsenter"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not on this host")
     network = Network()
     try:
         try:
