@@ -48,12 +48,17 @@ def rack(tmp_path: Path) -> Iterator[Rack]:
 
 
 def settle(rack: Rack) -> None:
-    """Wait until the manager has looked at what changed."""
-    deadline_s = time.monotonic() + 30
+    """Wait until the manager has looked at what changed, and all that has a link is active."""
+    deadline_s = time.monotonic() + 60
     manager = rack._subnet.manager
-    while not rack.loop.call(lambda: manager.settled and manager.topology.by_lid(1) is not None):
+    # Settled it is, too, while it waits to ask those again whose answer came late on a busy host.
+    while not (rack.loop.call(lambda: manager.settled and manager.topology.by_lid(1) is not None) and all_active(rack)):
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
+
+
+def all_active(rack: Rack) -> bool:
+    return {cable.state for cable in rack.fabric.chart().cables} <= {"Active", "Down"}
 
 
 def lines(svg: str, kind: str) -> list[str]:
