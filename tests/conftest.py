@@ -1,10 +1,15 @@
 """What holds for all tests."""
 
 import pytest
+from hypothesis import settings
 
 from firmware.commands.reasons import reasons
 from firmware.commands.registry import CommandError
 from tests.support.content import start_anew
+
+# How long an example takes says how busy the host is.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,7 @@ from vhca.wire.connectx.cmd import DeliveryStatus, Op, Status
 STATUSES = {int(status) for status in Status} - {Status.INTERNAL_ERR}
 DELIVERY = {int(status) for status in DeliveryStatus}
 MEMORY_BYTES = 4 << 20
-RELAXED = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+RELAXED = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 # Small numbers hit objects that exist; the rest hits none.
 HANDLES = st.one_of(st.integers(0, 80), st.integers(0, (1 << 24) - 1))
 WORDS = st.one_of(HANDLES, st.integers(0, (1 << 32) - 1), st.sampled_from([1 << bit for bit in range(32)]))
@@ -77,7 +75,7 @@ def queue_entry(draw: st.DrawFn) -> bytes:
     return bytes(raw)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(queue_entry(), st.integers(0, 31))
 def test_any_queue_entry_is_handed_back_or_left_alone(entry: bytes, slot: int) -> None:
     driver = Driver(memory_bytes=MEMORY_BYTES)
@@ -96,7 +94,7 @@ def test_any_queue_entry_is_handed_back_or_left_alone(entry: bytes, slot: int) -
         assert left == entry
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, (32 << 20) - 64), st.binary(min_size=1, max_size=64)), max_size=30))
 def test_any_bar_write_is_survived(writes: list[tuple[int, bytes]]) -> None:
     driver = Driver(memory_bytes=MEMORY_BYTES)

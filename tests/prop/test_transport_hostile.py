@@ -15,7 +15,7 @@ from vhca.wire.packet import Grh
 
 SERVICES = [ST_RC, ST_UC, ST_UD, ST_XRC, ST_QP0, ST_QP1, ST_REG_UMR]
 COMMANDS = sorted({row.cause for row in TRANSITIONS if isinstance(row.cause, Op)})
-RELAXED = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 address = st.one_of(st.integers(BASE, BASE + (1 << 20)), st.integers(0, (1 << 64) - 1))
 word = st.one_of(st.integers(0, 0x3FFF), st.integers(0, (1 << 32) - 1), st.sampled_from([0x80000010, 0x1000000]))

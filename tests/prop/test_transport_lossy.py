@@ -186,9 +186,7 @@ def play(script: list[Step], link: BadLink | None) -> tuple[tuple[object, ...], 
     return (sides[0].seen(), sides[1].seen()), world.show()
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(steps, min_size=1, max_size=24), st.integers(0, 1 << 32), st.integers(1, 25))
 def test_rc_over_a_bad_cable_is_rc_over_a_good_one(script: list[Step], seed: int, mishaps: int) -> None:
     bad, ladder = play(script, BadLink(seed, mishaps))
@@ -209,7 +207,7 @@ def delivered(end: End, inbox: int, slot: int, head: int) -> list[bytes]:
     return [end.peek(inbox + done.counter * slot + head, done.size - head) for done in got]
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(messages(20, LARGEST), st.integers(0, 1 << 32), st.integers(1, 25))
 def test_uc_delivers_whole_messages_in_order_or_none(sizes: list[int], seed: int, mishaps: int) -> None:
     sent, got = unreliable(sizes, BadLink(seed, mishaps, ("drop", "corrupt")))
@@ -217,7 +215,7 @@ def test_uc_delivers_whole_messages_in_order_or_none(sizes: list[int], seed: int
     assert all(any(content == expected for expected in remaining) for content in got), "not in order, or not whole"
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(messages(20, LARGEST), st.integers(0, 1 << 32), st.integers(1, 25))
 def test_uc_delivers_nothing_but_whole_messages(sizes: list[int], seed: int, mishaps: int) -> None:
     # A responder takes the first packet of a message at any PSN (9.8.2.2.2): what a cable swaps or doubles, which real
@@ -244,7 +242,7 @@ def unreliable(sizes: list[int], link: BadLink) -> tuple[list[bytes], list[bytes
     return sent, delivered(right, inbox, 8192, 0)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(messages(20, 1024), st.integers(0, 1 << 32), st.integers(1, 25))
 def test_ud_delivers_whole_messages_or_none(sizes: list[int], seed: int, mishaps: int) -> None:
     world = World(4 << 20)

@@ -100,7 +100,7 @@ class Consumer:
 MOVES = st.sampled_from(["arrive", "arrive", "arrive solicited", "arm", "poll", "take"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(FIRST_INDICES, st.booleans(), st.booleans(), st.lists(MOVES, max_size=60))
 def test_no_wake_up_is_lost_and_none_comes_twice(first: int, stuck: bool, solicited: bool, moves: list[str]) -> None:
     consumer = Consumer(first, stuck, solicited)
@@ -117,7 +117,7 @@ def test_no_wake_up_is_lost_and_none_comes_twice(first: int, stuck: bool, solici
         assert consumer.events <= arrived
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(FIRST_INDICES, st.lists(st.integers(0, 3), min_size=1, max_size=60))
 def test_a_program_that_counts_an_event_for_each_completion_is_right(first: int, early: list[int]) -> None:
     """One completion at a time, event, arm, one poll: the latency loop of perftest, whatever is late or early."""

@@ -448,7 +448,7 @@ def test_an_unknown_token_is_nobodys() -> None:
 # ---- anything goes ----
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     work=st.lists(
         st.tuples(st.sampled_from(["send", "write", "read", "atomic"]), st.integers(0, 5), st.integers(1, 2 * PAGE)),

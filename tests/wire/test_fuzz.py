@@ -12,7 +12,7 @@ from tests.wire.conftest import Rig, open_fds
 from vhca.vfio_user import proto
 from vhca.vfio_user.proto import Command
 
-SLOW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 VALID = [
     proto.request(1, Command.DMA_MAP, proto.DMA_MAP.pack(32, 3, 0, 0x10000, 0x1000)),

@@ -70,7 +70,7 @@ def test_each_field_alone_sets_exactly_its_bits(layout: type[Layout]) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_pack_and_unpack_are_inverse(data: st.DataObject) -> None:
     layout = data.draw(st.sampled_from(ALL))
     available = list(leaves(layout))
@@ -92,7 +92,7 @@ def test_pack_and_unpack_are_inverse(data: st.DataObject) -> None:
 
 
 @given(layout=st.sampled_from(ALL), buffer=st.binary(max_size=300), offset=st.integers(0, 300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_give_a_view_or_a_layout_error(layout: type[Layout], buffer: bytes, offset: int) -> None:
     if len(buffer) - offset < layout.SIZE:
         with pytest.raises(LayoutError):

@@ -232,7 +232,7 @@ def test_rules_act_before_the_line_and_a_delay_is_added() -> None:
     assert world.arrived == [(1_000 + size_ns, 2), (1_000 + 10_000 + size_ns, 1)]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.floats(1e-5, 0.05))
 def test_wrong_bits_are_as_many_as_the_rate_says(seed: int, rate: float) -> None:
     noise = Noise(rate, Random(seed))

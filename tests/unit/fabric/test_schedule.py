@@ -1,7 +1,7 @@
 """Schedules: what is read, what is refused, and that everything happens when it should, the same in every run."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.fabric.test_topologies import TopologyBench
@@ -91,7 +91,6 @@ def test_what_is_no_schedule_is_refused_with_a_sentence(text: str, why: str) -> 
         read(text)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_a_schedule_or_an_error(text: str) -> None:
     with pytest.raises(ScheduleError):

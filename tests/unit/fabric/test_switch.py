@@ -341,7 +341,7 @@ def test_a_full_or_impossible_switch() -> None:
         SwitchBench().switch.free_port()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(packets(), max_size=5), st.binary(min_size=20, max_size=256), st.booleans(), st.integers(0, 255))
 def test_any_packet_is_survived(many: list[Packet], mad: bytes, directed: bool, method: int) -> None:
     bench = Bench(1)

@@ -378,7 +378,7 @@ def test_answers_go_back_by_the_route_of_the_question() -> None:
     assert (reply.route.grh.dgid, reply.route.grh.sgid) == (a.gid, bytes(16))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.binary(min_size=256, max_size=256),
     st.sampled_from([1, 2, 0x12, 0x13, 0x14, 0x15]),

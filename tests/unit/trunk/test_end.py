@@ -305,7 +305,7 @@ def test_many_hellos_begin_few_sessions(two: Racks) -> None:
     assert end.connected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 8), st.binary(max_size=150), st.integers(0, 3)), max_size=40), st.integers())
 def test_whatever_a_peer_sends_the_rack_goes_on_and_the_other_cables_are_untouched(
     frames: list[tuple[int, bytes, int]], seed: int

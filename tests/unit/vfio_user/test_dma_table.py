@@ -41,7 +41,7 @@ operations = st.lists(
 
 
 @given(operations=operations, seals=st.sampled_from([0, QEMU_SEALS]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_operations_agree_with_a_model(operations: list[tuple[object, ...]], seals: int) -> None:
     """Guest address = file offset, so one flat model serves files and messages, page by page."""
     table, channel = DmaTable(), ByteChannel()

@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.packets import changed
@@ -36,7 +36,6 @@ from vhca.wire.trunk import (
 BURST = Packet(Route(1, 2), RC, WRITE, 3, 0xFFFFFE, bytes(600), 3, mtu=256)
 
 
-@settings(deadline=None)
 @given(bursts())
 def test_a_burst_comes_back_as_it_was(burst: Packet) -> None:
     burst = replace(burst, good=True)
@@ -46,13 +45,11 @@ def test_a_burst_comes_back_as_it_was(burst: Packet) -> None:
     assert [decode(encode(part)) for part in split(back)] == [decode(encode(part)) for part in split(burst)]
 
 
-@settings(deadline=None)
 @given(packets())
 def test_a_packet_comes_back_as_it_was(packet: Packet) -> None:
     assert decode_packet(encode_packet(packet)) == packet
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_frame_or_malformed(raw: bytes) -> None:
     with contextlib.suppress(MalformedFrame):
@@ -62,7 +59,6 @@ def test_any_bytes_are_a_frame_or_malformed(raw: bytes) -> None:
             decode_body(memoryview(raw))
 
 
-@settings(deadline=None)
 @given(bursts(), st.data())
 def test_a_changed_head_is_another_packet_that_a_cable_could_carry_or_malformed(
     burst: Packet, data: st.DataObject
