@@ -374,7 +374,7 @@ class Fabric:
         for name, trunk in self.trunks.items():
             values |= {f"trunk.{name}.{key}": n for key, n in sorted(trunk.counters.items())}
         values |= {f"sm.{key}": n for key, n in sorted(self.manager.counters.items())}
-        values[f"sm.{ManagerCount.TIMEOUTS}"] = self.manager.transactions.timeouts
+        values[f"sm.{ManagerCount.TIMEOUTS}"] = self.manager.transactions.timeouts + self.manager.inquiries.timeouts
         directory = shown(self.administration.counters, self.administration.counters_of)
         return values | {f"sa.{key}": n for key, n in sorted(directory.items())}
 

@@ -99,6 +99,7 @@ class SubnetAdministration:
             self._queue,
             ports,
             group_mtu,
+            self._horizon,
             random or SystemRandom(),
             self.counters,
             self._answer,
@@ -202,11 +203,11 @@ class SubnetAdministration:
         elif (method, attr_id) == (madwire.METHOD_GET_TRACE_TABLE, sa.PATH_RECORD):
             yield from self._trace(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.MC_MEMBER_RECORD:
-            self._registrar.membership(packet, request)
+            yield from self._registrar.membership(packet, request, self._queue.hold(self._asker(packet)))
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.SERVICE_RECORD:
             self._registrar.service(packet, request)
         elif method in (METHOD_SET, METHOD_DELETE) and attr_id == sa.GUID_INFO_RECORD:
-            self._registrar.alias(packet, request)
+            yield from self._registrar.alias(packet, request)
         elif method == METHOD_SET and attr_id == madwire.ATTR_INFORM_INFO:
             self._registrar.inform(packet, request)
         elif attr_id in _KNOWN:
@@ -236,7 +237,7 @@ class SubnetAdministration:
             self._answer(packet, request, madwire.SA_STATUS_INSUFFICIENT_COMPONENTS)
             return
         if isinstance(wanted, sa.SlToVlRecord | sa.VlArbitrationRecord):
-            self._lanes(packet, request, wanted)
+            yield from self._lanes(packet, request, wanted)
             return
         yield from self._collect(packet, request, layout, self._records(layout, wanted, request, packet.route.slid))
 
@@ -290,9 +291,14 @@ class SubnetAdministration:
     def _trace(self, packet: Packet, request: SaMad) -> Job:
         wanted = PathRecord.from_bytes(request.data)
         sees = self._horizon.of(packet.route.slid)
+        path = None
         try:
             every = paths.paths(self.manager, self.multicast, wanted, request.component_mask, sees)
-            path = next((path for path in every if path is not None), None)
+            for number, path in enumerate(every, 1):
+                if path is not None:
+                    break
+                if number % RECORDS_PER_TURN == 0:
+                    yield
         except NotOnePath as problem:
             self._answer(packet, request, problem.status)
             return
@@ -301,18 +307,24 @@ class SubnetAdministration:
         nodes = iter(()) if path is None else paths.trace(self.manager, path, sweeps)
         yield from self._collect(packet, request, sa.TraceRecord, nodes, table=True)
 
-    def _lanes(self, packet: Packet, request: SaMad, wanted: sa.SlToVlRecord | sa.VlArbitrationRecord) -> None:
+    def _lanes(self, packet: Packet, request: SaMad, wanted: sa.SlToVlRecord | sa.VlArbitrationRecord) -> Job:
         """Tables of lanes are nobody's business but the agents': ask them, then answer."""
-        questions = lanes.questions(self.manager, wanted, request.component_mask, self._horizon.of(packet.route.slid))
-        if len(questions) > lanes.MAX_QUESTIONS:
-            self._answer(packet, request, madwire.SA_STATUS_NO_RESOURCES)
-            return
+        every = lanes.questions(self.manager, wanted, request.component_mask, self._horizon.of(packet.route.slid))
+        questions: list[lanes.Question] = []
+        for number, question in enumerate(every, 1):
+            if question is not None:
+                questions.append(question)
+                if len(questions) > lanes.MAX_QUESTIONS:
+                    self._answer(packet, request, madwire.SA_STATUS_NO_RESOURCES)
+                    return
+            if number % RECORDS_PER_TURN == 0:
+                yield
         found: list[Layout] = []
-        job = self._collect(packet, request, type(wanted), iter(found))
-        # There are never more of these than requests that were taken.
-        self.manager.transactions.start(
-            lanes.ask(questions, found), lambda: _taken(self._queue.put(self._asker(packet), job, limit=MAX_RECORDS))
-        )
+        for at in range(0, len(questions), lanes.QUESTIONS_AT_ONCE):
+            some = questions[at : at + lanes.QUESTIONS_AT_ONCE]
+            self.manager.inquiries.start(lanes.ask(some, found), self._queue.pause())
+            yield
+        yield from self._collect(packet, request, type(wanted), iter(found))
 
     def _records(self, layout: type[Layout], wanted: Layout, request: SaMad, asker: int) -> Iterator[Layout | None]:
         """Records that match, and None for each that was looked at and does not; `asker` is a LID."""
@@ -326,12 +338,14 @@ class SubnetAdministration:
             yield from self.multicast.query(wanted, mask, self._horizon.pkeys(asker), trusted=trusted)
             return
         if isinstance(wanted, ServiceRecord):
-            for service, shown in self.services.all(self._now_ns()):
-                yield shown if matches(service, wanted, mask) else None
+            for service, shown, owner in self.services.all(self._now_ns()):
+                theirs = self.manager.topology.by_guid(owner)
+                may = theirs is not None and sees(theirs[1])
+                yield shown if may and matches(service, wanted, mask) else None
             return
         if isinstance(wanted, sa.InformInfoRecord):
-            for inform in self._registrar.inform_records():
-                yield inform if matches(inform, wanted, mask) else None
+            for inform, subscriber in self._registrar.inform_records():
+                yield inform if sees(subscriber) and matches(inform, wanted, mask) else None
             return
         bits = 0
         by_bits = mask & sa.PORT_INFO_CAPABILITY_MASK and request.attr_mod & sa.PORT_INFO_MASK_MATCH
@@ -361,10 +375,6 @@ class SubnetAdministration:
 
     def _packet_to(self, request: Packet, mad: bytes) -> Packet:
         return gmp_reply(request, mad, self.manager.lid)
-
-
-def _taken(_: bool) -> None:
-    """What a queue says of a job for which there is always room."""
 
 
 def _header(request: SaMad, status: int) -> SaMad:

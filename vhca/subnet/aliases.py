@@ -35,14 +35,18 @@ class Aliases:
             present[guid].aliases = list(aliases)
         topology.index()
 
-    def change(self, topology: Topology, port: NodePort, wanted: GuidInfoRecord, mask: int, remove: bool) -> int:
-        """Set or delete the entries of block 0 that a mask names, and note that in the topology; gives the status.
+    def change(
+        self, topology: Topology, port: NodePort, wanted: GuidInfoRecord, mask: int, remove: bool
+    ) -> tuple[int, list[int]]:
+        """Set or delete the entries of block 0 that a mask names, and note that in the topology.
 
-        0 asks for a GUID of the manager's choice. An entry that another port has is left as it was.
+        Gives the status, and the GUIDs that the port has given up. 0 asks for a GUID of the manager's choice. An entry
+        that another port has is left as it was.
         """
         size = smp.GUIDS_PER_BLOCK
         if wanted.block or port.info.guid_cap < size or mask >> sa.GUID_INFO_FIRST & 1:
-            return SA_STATUS_REQ_INVALID
+            return SA_STATUS_REQ_INVALID, []
+        before = port.aliases
         table = [port.guid, *port.aliases] + [0] * (size - 1 - len(port.aliases))
         asked = smp.unpack_guids(wanted.guids)
         for index in range(1, size):
@@ -52,12 +56,14 @@ class Aliases:
             owner = topology.owner(guid)
             if not guid or owner is None:
                 table[index] = guid
+        key = topology.owner(port.guid)
+        assert key is not None  # it was found by its LID
         self._of[port.guid] = table[1:]
         if not any(table[1:]):
             del self._of[port.guid]
         port.aliases = self._of.get(port.guid, [])
-        topology.index()
-        return STATUS_OK
+        topology.index_aliases(key, before, port.aliases)
+        return STATUS_OK, [guid for guid in before if guid and guid not in port.aliases]
 
     def _fresh(self, topology: Topology) -> int:
         while True:

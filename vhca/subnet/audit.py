@@ -1,7 +1,8 @@
 """The light sweep: is the subnet still as its manager left it?
 
 Asks switches whether a port changed, reads back every port and table, and sets right at once what needs no sweep:
-disabled ports of switches, P_Keys, GUIDs. Anything else that differs asks for a heavy sweep, which writes it again.
+disabled ports of switches, P_Keys, GUIDs. Anything else that differs asks for a heavy sweep, which writes it again. So
+does who stays silent; with many of them, the heavy sweep does not wait for the end of this one.
 """
 
 from collections import Counter
@@ -19,6 +20,8 @@ from vhca.wire.mad import METHOD_GET, METHOD_SET, Smp
 from vhca.wire.smp import PortInfo, SwitchInfo
 
 _READ_EACH_TURN: Final = 32
+SILENT_ENOUGH: Final = 8
+"""With so many requests that nobody answered, a light sweep ends."""
 
 Part = tuple[Node, NodePort, int, bytes]
 """A block of a table of a port: its modifier, and what is to be in it."""
@@ -58,15 +61,29 @@ class Audit:
         self._differs = differs
         self._partitioned = partitioned
         self.dirty = not topology.nodes
+        self._unheard = 0
 
     def work(self) -> Work:
         """Look at everything once."""
-        yield from self._switches()
-        yield from self._ports()
-        yield from self._identities()
         before = self._counters[ManagerCount.CHANGED_TABLES]
-        yield from self._tables.read_back()
+        for part in (self._switches(), self._ports(), self._identities(), self._tables.read_back()):
+            yield from self._heard(part)
         self.dirty |= self._counters[ManagerCount.CHANGED_TABLES] != before
+
+    def _heard(self, part: Work) -> Work:
+        """Go on with a part as long as most are heard."""
+        try:
+            requests = next(part)
+            while self._unheard < SILENT_ENOUGH:
+                for request in requests:
+                    request.retries = min(request.retries, 1)
+                answers = yield requests
+                self._unheard += answers.count(None)
+                requests = part.send(answers)
+        except StopIteration:
+            return
+        part.close()
+        self.dirty = True
 
     def _switches(self) -> Work:
         """SwitchInfo: whether a port changed, and the ends of the tables."""

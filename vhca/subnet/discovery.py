@@ -1,11 +1,12 @@
 """Finding out what is plugged in: the manager's walk along all cables, by directed route (14.4.4 of volume 1)."""
 
+from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 from vhca.subnet.answers import CountRefused, ok
 from vhca.subnet.mkeys import ManagementKeys
 from vhca.subnet.topology import Node, NodePort, PortKey, Topology
-from vhca.subnet.transactions import RETRIES, Request, Work
+from vhca.subnet.transactions import RETRIES, Answers, Request, Work
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, METHOD_SET
 from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
@@ -13,6 +14,10 @@ from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
 MAX_HOPS: Final = 62
 NODES_PER_TURN: Final = 16
 """Nodes that a sweep asks for, and thinks about, in one go."""
+SILENT_ENOUGH: Final = 4
+"""With so many requests that nobody answered, a walk is less patient, and asks whether it is still of use."""
+MOST_NODES: Final = 1 << 16
+"""A subnet has fewer LIDs; only who lies shows more."""
 
 Probe = tuple[tuple[int, ...], PortKey | None]
 """A directed route to look at, and the place at whose other end it ends."""
@@ -41,10 +46,14 @@ class Discovery:
         self.guid = 0
         self._trunks: set[PortKey] = set()  # places where a switch answered last, or may
         self._silent: set[PortKey] = set()  # places where nobody answered in the last walk
+        self._unheard = 0  # requests of this walk that nobody answered
 
-    def walk(self, topology: Topology) -> Work:
-        """Fill an empty topology, one hop further in each round."""
+    def walk(
+        self, topology: Topology, outdated: Callable[[], bool] | None = None
+    ) -> Generator[list[Request], Answers, bool]:
+        """Fill an empty topology, one hop further in each round; True if it was given up, since it is `outdated`."""
         frontier: list[Probe] = [((), None)]
+        self._unheard = 0
         while frontier:
             fresh: list[tuple[Node, int]] = []
             for at in range(0, len(frontier), NODES_PER_TURN):
@@ -52,12 +61,21 @@ class Discovery:
                 answers = yield [self._probe(path, origin) for path, origin in some]
                 for (path, origin), answer in zip(some, answers, strict=True):
                     if answer is None or not ok(answer):
+                        self._unheard += answer is None
                         self._note_silence(origin)
-                    else:
+                    elif len(topology.nodes) < MOST_NODES:
                         self._meet(topology, path, origin, NodeInfo.from_bytes(answer.data), fresh)
+                if self._is_over(outdated):
+                    return True
             for at in range(0, len(fresh), NODES_PER_TURN):
                 yield from self._read_nodes(topology, fresh[at : at + NODES_PER_TURN])
+                if self._is_over(outdated):
+                    return True
             frontier = self._next_hops(topology, fresh)
+        return False
+
+    def _is_over(self, outdated: Callable[[], bool] | None) -> bool:
+        return outdated is not None and self._unheard >= SILENT_ENOUGH and outdated()
 
     def _meet(
         self,
@@ -91,8 +109,8 @@ class Discovery:
     def _probe(self, path: tuple[int, ...], origin: PortKey | None) -> Request:
         """The question that finds a node; who is there, and so the key, is known from the last time only."""
         key = self._keys.at(None if origin in self._trunks else origin)
-        # Others wait for a sweep: whoever stays silent does not hold it up as long each time.
-        retries = 1 if origin in self._silent else RETRIES
+        # Others wait for a sweep: whoever stays silent does not hold it up as long each time, nor do many all at once.
+        retries = 1 if origin in self._silent or self._unheard >= SILENT_ENOUGH else RETRIES
         return Request(METHOD_GET, smpwire.NODE_INFO, 0, path, mkey=key, retries=retries)
 
     def _note_silence(self, origin: PortKey | None) -> None:
@@ -117,6 +135,7 @@ class Discovery:
         switches = [node for node, _ in fresh if node.is_switch]
         abouts += [self._ask(topology, METHOD_GET, smpwire.SWITCH_INFO, 0, switch, 0) for switch in switches]
         answers = yield abouts
+        self._unheard += answers.count(None)
         for (node, _), answer in zip(fresh, answers, strict=False):
             if answer is not None and ok(answer):
                 node.description = answer.data
@@ -134,6 +153,7 @@ class Discovery:
         for node, port in fresh:
             ports += [(node, n) for n in range(node.info.num_ports + 1)] if node.is_switch else [(node, port)]
         answers = yield [self._ask(topology, METHOD_GET, smpwire.PORT_INFO, n, node, n) for node, n in ports]
+        self._unheard += answers.count(None)
         for (node, number), answer in zip(ports, answers, strict=True):
             if answer is not None and ok(answer):
                 guid = node.info.port_guid if node.is_switch else node.ports[number].guid

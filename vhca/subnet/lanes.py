@@ -1,9 +1,10 @@
 """Tables that the manager leaves as they are, and that the directory tells nevertheless: service levels and weights.
 
-Whoever asks for them makes the manager ask the agents: a bounded number of questions, each of them once.
+Whoever asks for them makes the directory ask the agents: a bounded number of questions, each of them once, some at a
+time, and not by the requests of the manager, whose sweeps do not wait for them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from vhca.layout import Layout
@@ -18,32 +19,33 @@ from vhca.wire.mad import METHOD_GET
 
 MAX_QUESTIONS: Final = 2048
 """For one query: more is refused, and whoever asked names a LID."""
+QUESTIONS_AT_ONCE: Final = 32
+"""Of one asker; others have their turn in between."""
 
 Lanes = sa.SlToVlRecord | sa.VlArbitrationRecord
 Question = tuple[Lanes, Request]
 
 
-def questions(manager: SubnetManager, wanted: Lanes, mask: int, sees: Sees) -> list[Question]:
-    """Records that a query asks for, still empty, and the request that fills each; at most one more than is allowed."""
-    found: list[Question] = []
-    arbitration = isinstance(wanted, sa.VlArbitrationRecord)
+def questions(manager: SubnetManager, wanted: Lanes, mask: int, sees: Sees) -> Iterator[Question | None]:
+    """Records that a query asks for, still empty, and the request that fills each; None for each that is not meant."""
     # Ports without a link have tables, too, but are told only if their node is named.
-    all_ports = bool(mask & 1)
-    for node, port, record, modifier in (
-        _arbitration(manager, all_ports) if arbitration else _mappings(manager, all_ports)
-    ):
+    all_ports = bool(mask & _NODE)
+    nodes: Iterable[Node] = manager.topology.nodes.values()
+    if mask & _NODE:
+        named = manager.topology.by_lid(wanted.lid)
+        nodes = [named[0]] if named is not None else []
+    every = _arbitration if isinstance(wanted, sa.VlArbitrationRecord) else _mappings
+    for node, port, record, modifier in every(nodes, all_ports):
         end = node.ports.get(0) if node.is_switch else port
         # Port 0 of an adapter is the one with that LID.
         meant = mask & ~_PORTS[type(record)] if not node.is_switch and not _port_of(wanted) else mask
         if not matches(record, wanted, meant) or end is None or not sees(end):
+            yield None
             continue
         attribute = smp.SL_TO_VL if isinstance(record, sa.SlToVlRecord) else smp.VL_ARBITRATION
         request = manager.ask(METHOD_GET, attribute, modifier, node, port.number)
-        request.retries = 0  # others wait for the manager
-        found.append((record, request))
-        if len(found) > MAX_QUESTIONS:
-            break
-    return found
+        request.retries = 0  # its asker asks again
+        yield record, request
 
 
 def ask(some: list[Question], found: list[Layout]) -> Work:
@@ -66,6 +68,8 @@ def write(request: Request) -> Work:
     yield [request]
 
 
+_NODE: Final = 0b001
+"""The component that names a LID."""
 _PORTS: Final[dict[type[Layout], int]] = {sa.SlToVlRecord: 0b110, sa.VlArbitrationRecord: 0b010}
 """Components that name ports."""
 
@@ -83,8 +87,8 @@ def _ports(node: Node, every: bool) -> list[NodePort]:
     ]
 
 
-def _mappings(manager: SubnetManager, every: bool) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
-    for node in manager.topology.nodes.values():
+def _mappings(nodes: Iterable[Node], every: bool) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
+    for node in nodes:
         ports = _ports(node, every)
         lid = next((port.lid for port in node.end_ports()), 0)
         for port in ports:
@@ -96,8 +100,8 @@ def _mappings(manager: SubnetManager, every: bool) -> Iterator[tuple[Node, NodeP
                 yield node, port, record, arrival.number << 8 | port.number
 
 
-def _arbitration(manager: SubnetManager, every: bool) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
-    for node in manager.topology.nodes.values():
+def _arbitration(nodes: Iterable[Node], every: bool) -> Iterator[tuple[Node, NodePort, Lanes, int]]:
+    for node in nodes:
         lid = next((port.lid for port in node.end_ports()), 0)
         for port in _ports(node, every):
             for block in range(1, 5):

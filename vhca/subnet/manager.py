@@ -86,6 +86,8 @@ class SubnetManager:
         self.partitions = partitions if partitions is not None else Partitions()
         self.election = Election(priority, heirs)
         self.transactions = Transactions(send, now_ns, call_soon, random)
+        # What others want to know of agents: it neither holds up the manager's own requests nor makes it sweep.
+        self.inquiries = Transactions(send, now_ns, call_soon, random)
         self.counters: Counter[ManagerCount] = Counter()
         count_refused = refusals(self.counters)
         self.discovery = Discovery(self._ask, self.keys, count_refused)
@@ -97,6 +99,8 @@ class SubnetManager:
         self.rivals: list[Rival] = []  # other managers that the last sweep found, and as they answered polls since
         self._sweep_wanted = False
         self._sweeping = False
+        self._looking = False  # whether a light sweep is under way
+        self._hurried = False  # whether the last heavy sweep was cut short
         self._swept = False
         self._stranger = False  # whether another manager has been here since this one's last sweep as master
         self._heavy_due_ns: int | None = None
@@ -166,24 +170,29 @@ class SubnetManager:
 
     def answered(self, smp: Smp, port: int) -> None:
         """An answer of an agent came in by a port of the switch."""
-        if not self.transactions.answer(smp, port):
+        if not self.transactions.answer(smp, port) and not self.inquiries.answer(smp, port):
             self.counters[ManagerCount.LATE_ANSWERS] += 1
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
-        deadlines = (self.transactions.next_deadline(), self._heavy_due_ns, self._light_due_ns, self._poll_due_ns)
+        asked = (self.transactions.next_deadline(), self.inquiries.next_deadline())
+        deadlines = (*asked, self._heavy_due_ns, self._light_due_ns, self._poll_due_ns)
         return min((d for d in deadlines if d is not None), default=None)
 
     def run_timers(self, now_ns: int) -> None:
         """Repeat requests and start sweeps that are due."""
         self.transactions.run_timers(now_ns)
+        self.inquiries.run_timers(now_ns)
         if self._heavy_due_ns is not None and self._heavy_due_ns <= now_ns:
             self.sweep()
         # Not put off by heavy sweeps: they do not look at everything, and a guest can ask for them.
         if self._light_due_ns is not None and self._light_due_ns <= now_ns:
             self._light_due_ns = now_ns + self.light_sweep_ns + self._rest_ns
-            self.counters[ManagerCount.LIGHT_SWEEPS] += 1
-            self.transactions.start(self._light_sweep())
+            # One that takes longer than that is not followed by another one before its end.
+            if not self._looking:
+                self._looking = True
+                self.counters[ManagerCount.LIGHT_SWEEPS] += 1
+                self.transactions.start(self._light_sweep(), self._light_sweep_done)
         if self._poll_due_ns is not None and self._poll_due_ns <= now_ns:
             self._poll_due_ns = None
             self.transactions.start(self._poll())
@@ -207,6 +216,9 @@ class SubnetManager:
 
     def _sweep_done(self) -> None:
         self._sweeping = False
+        if self._hurried:
+            self.sweep()
+            return
         self._swept = True
         self.counters[ManagerCount.HEAVY_SWEEPS] += 1
         if self.election.is_master and self._light_due_ns is None:
@@ -219,7 +231,13 @@ class SubnetManager:
     def _heavy_sweep(self) -> Work:
         timeouts = self.transactions.timeouts
         topology = Topology()
-        yield from self.discovery.walk(topology)
+        # While somebody stays silent and a trap says that something is another way now, it is not gone on with. Once:
+        # whoever can have both must not keep the subnet from being found.
+        outdated = self._hurried = yield from self.discovery.walk(
+            topology, None if self._hurried else self._is_outdated
+        )
+        if outdated:
+            return
         self.election.guid = self.discovery.guid
         rivals = self.rivals = []
         if self.election.is_open:
@@ -249,6 +267,12 @@ class SubnetManager:
         if again:
             self._sweep_by(self._now_ns() + self._retry_ns)
         yield from self._hand_over(rivals)
+
+    def _is_outdated(self) -> bool:
+        return self._sweep_wanted
+
+    def _light_sweep_done(self) -> None:
+        self._looking = False
 
     def _light_sweep(self) -> Work:
         if not self.election.is_master:

@@ -3,10 +3,12 @@
 Decides about joins and leaves; the tables of switches are written by the subnet manager. The broadcast group of IPoIB
 exists from the start and stays, because hosts only join it.
 
-A port may be in as many groups as its share of the MLIDs: whatever others do, each can make that many.
+A port may be in as many groups as its share of the MLIDs, by whatever GIDs it has: whatever others do, each can make
+that many.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -90,6 +92,8 @@ class MulticastGroups:
         self.groups: dict[bytes, Group] = {}
         self.share = max(1, (MLID_COUNT - 1) // ports)
         self._groups_of: dict[bytes, set[bytes]] = {}  # port GID -> MGIDs
+        self._owners: dict[bytes, int] = {}  # port GID -> port GUID
+        self._memberships: Counter[int] = Counter()  # by port GUID, of all its GIDs
         self._free = list(range(MULTICAST_LID_FIRST, MULTICAST_LID_FIRST + MLID_COUNT))  # a heap
         self._fresh = 0
         self._default_mtu = mtu
@@ -124,7 +128,8 @@ class MulticastGroups:
         group = self.groups.get(wanted.mgid) if mask & sa.MC_MGID else None
         created = group is None
         mine = self._groups_of.get(wanted.port_gid, set())
-        if len(mine) >= self.share and (group is None or group.record.mgid not in mine):
+        new = group is None or group.record.mgid not in mine
+        if new and self._memberships[port.guid] >= self.share:
             return SA_STATUS_NO_RESOURCES, None, False
         # Members of its partition join a group and make it, limited ones, too.
         partition = wanted.pkey if group is None else group.record.pkey
@@ -138,6 +143,8 @@ class MulticastGroups:
         elif not self._agrees(group.record, wanted, mask):
             return REQ_INVALID, None, False
         self._groups_of.setdefault(wanted.port_gid, mine).add(group.record.mgid)
+        self._owners[wanted.port_gid] = port.guid
+        self._memberships[port.guid] += new
         group.members[wanted.port_gid] = group.members.get(wanted.port_gid, 0) | wanted.join_state
         return 0, group, created
 
@@ -152,11 +159,11 @@ class MulticastGroups:
         return 0, group, self._remove(group, wanted.port_gid, wanted.join_state)
 
     def ports(self) -> list[bytes]:
-        """GIDs of all ports that are in a group."""
+        """GIDs by which ports are in groups."""
         return list(self._groups_of)
 
     def purge(self, port_gid: bytes) -> Iterator[tuple[Group, bool]]:
-        """A port is gone and leaves its groups; gives each, and whether it is gone now."""
+        """A GID of a port is gone and leaves its groups; gives each, and whether it is gone now."""
         for mgid in sorted(self._groups_of.get(port_gid, ())):
             group = self.groups.get(mgid)
             if group is not None and port_gid in group.members:
@@ -219,8 +226,12 @@ class MulticastGroups:
     def _left(self, group: Group, port_gid: bytes) -> None:
         mine = self._groups_of[port_gid]
         mine.discard(group.record.mgid)
+        owner = self._owners[port_gid]
+        self._memberships[owner] -= 1
+        if not self._memberships[owner]:
+            del self._memberships[owner]
         if not mine:
-            del self._groups_of[port_gid]
+            del self._groups_of[port_gid], self._owners[port_gid]
 
     def _create(self, wanted: McMemberRecord, mask: int, port: NodePort) -> tuple[int, Group | None]:
         if not wanted.join_state & (sa.JOIN_FULL | sa.JOIN_SEND_ONLY_FULL):

@@ -43,6 +43,10 @@ class Horizon:
         asker = self._manager.topology.by_lid(lid)
         return asker[1].pkeys if asker is not None else []
 
+    def is_member(self, lid: int, pkey: int) -> bool:
+        """Tell whether the port with this LID is in the partition of a P_Key, as a full or a limited member."""
+        return any(own and not (own ^ pkey) & ~FULL_MEMBER for own in self.pkeys(lid))
+
     def of(self, lid: int) -> Sees:
         """What the port with this LID may know of; nothing, if there is no such port."""
         if not self._manager.partitions.partitions:
@@ -79,8 +83,14 @@ def paths(
         return
     sources = _ends(manager, wanted.sgid, wanted.slid, mask & sa.PATH_SGID, mask & sa.PATH_SLID, sees)
     destinations = _ends(manager, wanted.dgid, wanted.dlid, mask & sa.PATH_DGID, mask & sa.PATH_DLID, sees)
-    for source in sources:
-        for destination in destinations:
+    for source in sources():
+        if source is None:
+            yield None
+            continue
+        for destination in destinations():
+            if destination is None:
+                yield None
+                continue
             pkey = _common(source[1], destination[1], wanted.pkey if mask & sa.PATH_PKEY else None)
             if pkey is None:
                 yield None
@@ -178,17 +188,20 @@ def _lids(source: NodePort, destination: NodePort, wanted: PathRecord, mask: int
 
 def _ends(
     manager: SubnetManager, wanted_gid: bytes, wanted_lid: int, by_gid: int, by_lid: int, sees: Sees
-) -> list[Place]:
+) -> Callable[[], Iterator[Place | None]]:
+    """What gives the ends that a query names, as often as they are needed; None for each that is not meant."""
     topology = manager.topology
     if by_gid:
         found = topology.by_gid(wanted_gid)
         if found is None or not sees(found[1]):
             raise NotOnePath(SA_STATUS_INVALID_GID)
-        return [found] if not by_lid or topology.by_lid(wanted_lid) == found else []
+        places = [found] if not by_lid or topology.by_lid(wanted_lid) == found else []
+        return lambda: iter(places)
     if by_lid:
         found = topology.by_lid(wanted_lid)
-        return [found] if found is not None and sees(found[1]) else []
-    return [(node, port) for node, port in topology.end_ports() if port.lid and sees(port)]
+        places = [found] if found is not None and sees(found[1]) else []
+        return lambda: iter(places)
+    return lambda: ((node, port) if port.lid and sees(port) else None for node, port in topology.end_ports())
 
 
 def _path(
@@ -238,16 +251,18 @@ def _departures(manager: SubnetManager, start: Place, lid: int) -> Iterator[Port
 
 def _group_paths(
     manager: SubnetManager, groups: MulticastGroups, wanted: PathRecord, mask: int, sees: Sees
-) -> Iterator[PathRecord]:
+) -> Iterator[PathRecord | None]:
     group = groups.groups.get(wanted.dgid)
     if group is None:
         raise NotOnePath(SA_STATUS_INVALID_GID)
     record = group.record
     if mask & sa.PATH_PKEY and (wanted.pkey ^ record.pkey) & ~FULL_MEMBER:
         return
-    for source in _ends(manager, wanted.sgid, wanted.slid, mask & sa.PATH_SGID, mask & sa.PATH_SLID, sees):
-        own = _own_form(source[1].pkeys, record.pkey)
-        if own is None:
+    sources = _ends(manager, wanted.sgid, wanted.slid, mask & sa.PATH_SGID, mask & sa.PATH_SLID, sees)
+    for source in sources():
+        own = _own_form(source[1].pkeys, record.pkey) if source is not None else None
+        if source is None or own is None:
+            yield None
             continue
         path = PathRecord(
             dgid=record.mgid,
@@ -260,9 +275,7 @@ def _group_paths(
             pkey=own,
             sl=record.sl,
         )
-        finished = _finish(path, wanted, mask, record.mtu, record.rate)
-        if finished is not None:
-            yield finished
+        yield _finish(path, wanted, mask, record.mtu, record.rate)
 
 
 def _own_form(pkeys: Iterable[int], pkey: int) -> int | None:

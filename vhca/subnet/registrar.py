@@ -16,9 +16,10 @@ from vhca.subnet.aliases import Aliases
 from vhca.subnet.counters import DirectoryCount
 from vhca.subnet.manager import SubnetManager
 from vhca.subnet.multicast import Group, MulticastGroups
+from vhca.subnet.paths import Horizon
 from vhca.subnet.registry import Services, Subscribers
-from vhca.subnet.reports import Reports
-from vhca.subnet.topology import PortKey
+from vhca.subnet.reports import Event, Reports
+from vhca.subnet.topology import NodePort, PortKey
 from vhca.wire import mad as madwire
 from vhca.wire import sa, smp
 from vhca.wire.mad import METHOD_DELETE, METHOD_SET, InformInfo, SaMad
@@ -46,20 +47,24 @@ class Registrar:
         queue: FairQueue,
         ports: int,
         group_mtu: int,
+        horizon: Horizon,
         random: Random,
         counters: Counter[DirectoryCount],
         answer: Answer,
     ) -> None:
         self._manager = manager
         self._now_ns = now_ns
+        self._queue = queue
         self._ports = ports
         self._group_mtu = group_mtu
         self._counters = counters
         self._answer = answer
         self.aliases = Aliases(random)
-        self.reports = Reports(send, now_ns, queue, lambda: self.subscribers, self._issuer, counters, random)
+        self.reports = Reports(
+            send, now_ns, queue, lambda: self.subscribers, horizon, self._issuer, counters, random, ports
+        )
         self._empty()
-        self._present: dict[bytes, int] = {}  # port GID -> LID
+        self._present: dict[bytes, NodePort] = {}  # by GID, without aliases
         self._changed = False  # whether the topology changed since it was last looked at
 
     def _empty(self) -> None:
@@ -87,29 +92,33 @@ class Registrar:
                 continue
             self.aliases.apply(self._manager.topology)
             ends = [port for _, port in self._manager.topology.end_ports() if port.lid]
-            present = {madwire.gid(port.info.gid_prefix, port.guid): port.lid for port in ends}
+            present = {madwire.gid(port.info.gid_prefix, port.guid): port for port in ends}
             before, self._present = self._present, present
             yield
-            for port_gid in sorted({*before, *self.multicast.ports()} - present.keys()):
-                yield from self._forget(port_gid, before.get(port_gid))
+            for port_gid in sorted(before.keys() - present):
+                port = before[port_gid]
+                self.services.forget(port.guid)
+                self.subscribers.forget(port.lid)
+                yield
+            aliases = {madwire.gid(port.info.gid_prefix, guid) for port in ends for guid in port.aliases if guid}
+            for port_gid in sorted({*self.multicast.ports()} - present.keys() - aliases):
+                yield from self._leave_all(port_gid)
             for number, group in enumerate(list(self.multicast.groups.values()), 1):
                 # Members may hang on another port now.
                 self._write(group, None)
                 if number % GROUPS_PER_TURN == 0:
                     yield
             for port_gid in sorted(before.keys() - present):
-                self.reports.tell(madwire.TRAP_GID_OUT_OF_SERVICE, port_gid)
+                self.reports.tell(Event(madwire.TRAP_GID_OUT_OF_SERVICE, port_gid, before[port_gid]))
             for port_gid in sorted(present.keys() - before):
-                self.reports.tell(madwire.TRAP_GID_IN_SERVICE, port_gid)
+                self.reports.tell(Event(madwire.TRAP_GID_IN_SERVICE, port_gid, present[port_gid]))
 
-    def _forget(self, port_gid: bytes, lid: int | None) -> Job:
-        """A port is gone: so is all that it told."""
-        self.services.forget(port_gid)
-        if lid is not None:
-            self.subscribers.forget(lid)
-        yield
+    def _leave_all(self, port_gid: bytes) -> Job:
+        """A GID is gone: so are its memberships."""
         for group, gone in self.multicast.purge(port_gid):
-            self._group_changed(group, gone, None)
+            if gone:
+                self.reports.tell(_about(madwire.TRAP_GROUP_DELETED, group))
+            self._write(group, None)
             yield
 
     # Requests
@@ -122,35 +131,40 @@ class Registrar:
         self._counters[DirectoryCount.NOT_ONES_OWN] += 1
         return False
 
-    def membership(self, packet: Packet, request: SaMad) -> None:
-        """Set or Delete of an MCMemberRecord: the port joins, makes or leaves a group."""
+    def membership(self, packet: Packet, request: SaMad, free: Callable[[], None]) -> Job:
+        """Set or Delete of an MCMemberRecord: the port joins, makes or leaves a group; `free` goes with the answer.
+
+        What one port asks for meanwhile is written together. Who hears of it does in the turns of this request.
+        """
+        event: Event | None = None
+
+        def answer(status: int, record: McMemberRecord | None = None) -> None:
+            free()
+            self._answer(packet, request, status, record)
+
         wanted = McMemberRecord.from_bytes(request.data)
         mask = request.component_mask
         found = self._manager.topology.by_gid(wanted.port_gid)
-        created = gone = False
         if found is None:
-            self._answer(packet, request, madwire.SA_STATUS_INVALID_GID, None)
+            answer(madwire.SA_STATUS_INVALID_GID)
             return
         if not self._is_sender(packet, wanted.port_gid):
             # o15-0.2.1: only the port itself changes its membership.
-            self._answer(packet, request, madwire.SA_STATUS_REQ_INVALID, None)
+            answer(madwire.SA_STATUS_REQ_INVALID)
             return
         if request.method == METHOD_SET:
             status, group, created = self.multicast.join(wanted, mask, found[1])
+            event = _about(madwire.TRAP_GROUP_CREATED, group) if created and group is not None else None
         else:
             status, group, gone = self.multicast.leave(wanted, mask)
+            event = _about(madwire.TRAP_GROUP_DELETED, group) if gone and group is not None else None
         if group is None:
-            self._answer(packet, request, status, None)
+            answer(status)
             return
         record = group.record_for(wanted.port_gid)  # after a leave, with what is left of the membership
-        if created:
-            self.reports.tell(madwire.TRAP_GROUP_CREATED, group.record.mgid)
-        self._group_changed(group, gone, lambda: self._answer(packet, request, 0, record))
-
-    def _group_changed(self, group: Group, gone: bool, done: Callable[[], None] | None) -> None:
-        if gone:
-            self.reports.tell(madwire.TRAP_GROUP_DELETED, group.record.mgid)
-        self._write(group, done)
+        self._write(group, lambda: answer(0, record))
+        if event is not None:
+            yield from self.reports.telling(event)
 
     def _write(self, group: Group, done: Callable[[], None] | None) -> None:
         """Have the tables written for a group as it is now."""
@@ -168,21 +182,21 @@ class Registrar:
         """Set or Delete of a ServiceRecord."""
         record = ServiceRecord.from_bytes(request.data)
         asker = self._manager.topology.by_lid(packet.route.slid)
-        owner = self._manager.topology.owner(int.from_bytes(record.gid[8:], "big"))
-        if asker is None or owner != (asker[0].guid, asker[1].number):
+        owner = self._manager.topology.by_guid(int.from_bytes(record.gid[8:], "big"))
+        if asker is None or owner is None or owner[1] is not asker[1]:
             self._counters[DirectoryCount.NOT_ONES_OWN] += 1
             status = madwire.SA_STATUS_DENIED
         elif request.method == METHOD_DELETE:
             named = bool(request.component_mask & sa.SERVICE_KEY)
             status = self.services.remove(record, self._now_ns(), key_named=named)
         else:
-            status = self.services.register(record, self._now_ns())
+            status = self.services.register(record, owner[1].guid, self._now_ns())
         shown = ServiceRecord.from_bytes(record.to_bytes())
         shown.key = bytes(len(record.key))  # its owner has it, and nobody else is to
         self._answer(packet, request, status, None if status else shown)
 
-    def alias(self, packet: Packet, request: SaMad) -> None:
-        """Set or Delete of a GUIDInfoRecord."""
+    def alias(self, packet: Packet, request: SaMad) -> Job:
+        """Set or Delete of a GUIDInfoRecord; what a port has told by a GUID that it gives up goes with that."""
         wanted = GuidInfoRecord.from_bytes(request.data)
         manager = self._manager
         found = manager.topology.by_lid(wanted.lid)
@@ -194,15 +208,20 @@ class Registrar:
             return
         node, port = found
         remove = request.method == METHOD_DELETE
-        status = self.aliases.change(manager.topology, port, wanted, request.component_mask, remove)
+        status, lost = self.aliases.change(manager.topology, port, wanted, request.component_mask, remove)
         if status:
             self._answer(packet, request, status, None)
             return
+        for guid in lost:
+            self.services.withdraw(port.guid, guid)
+            yield from self._leave_all(madwire.gid(port.info.gid_prefix, guid))
         table = smp.pack_guids([port.guid, *port.aliases]).ljust(64, b"\0")
         record = GuidInfoRecord(lid=port.lid, block=0, guids=table)
         # Written before it is promised.
         work = lanes.write(manager.ask(METHOD_SET, smp.GUID_INFO, 0, node, port.number, table))
-        manager.transactions.start(work, lambda: self._answer(packet, request, 0, record))
+        manager.transactions.start(work, self._queue.pause())
+        yield
+        self._answer(packet, request, 0, record)
 
     def inform(self, packet: Packet, request: SaMad) -> None:
         """Set of an InformInfo: the port subscribes, or does not any more."""
@@ -214,7 +233,7 @@ class Registrar:
             status = self.subscribers.change(found[1].lid, inform)
         self._answer(packet, request, status, None if status else inform)
 
-    def inform_records(self) -> Iterator[Layout]:
+    def inform_records(self) -> Iterator[tuple[Layout, NodePort]]:
         """Who is subscribed to what."""
         for number, subscriber in enumerate(self.subscribers.all()):
             found = self._manager.topology.by_lid(subscriber.lid)
@@ -222,7 +241,12 @@ class Registrar:
                 continue
             port_gid = madwire.gid(found[1].info.gid_prefix, found[1].guid)
             inform = InformInfo(is_generic=1, subscribe=1, trap_number=subscriber.trap_number, qpn=subscriber.qpn)
-            yield sa.InformInfoRecord(subscriber_gid=port_gid, enumeration=number, inform=inform)
+            record = sa.InformInfoRecord(subscriber_gid=port_gid, enumeration=number, inform=inform)
+            yield record, found[1]
 
     def _issuer(self) -> tuple[int, bytes]:
         return self._manager.lid, madwire.gid(self._manager.gid_prefix, self._manager.guid)
+
+
+def _about(trap_number: int, group: Group) -> Event:
+    return Event(trap_number, group.record.mgid, group.record.pkey)

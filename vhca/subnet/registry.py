@@ -29,30 +29,28 @@ ServiceId = tuple[int, bytes, int]
 
 
 class Services:
-    """Service records by their RIDs; `share` for each port."""
+    """Service records by their RIDs; `share` for each port, which is known by its own GUID."""
 
     def __init__(self, ports: int) -> None:
         self.share = max(1, MAX_SERVICES // ports)
-        # What was registered, what everybody may see of it, and when its lease ends
-        self._records: dict[ServiceId, tuple[ServiceRecord, ServiceRecord, int | None]] = {}
-        self._of: Counter[bytes] = Counter()
+        self._records: dict[ServiceId, _Service] = {}
+        self._of: Counter[int] = Counter()
 
-    def register(self, record: ServiceRecord, now_ns: int) -> int:
-        """Keep a record, or renew it; gives the status. Only who knows its ServiceKey may change a record."""
+    def register(self, record: ServiceRecord, owner: int, now_ns: int) -> int:
+        """Keep a record of a port, or renew it; gives the status. Only who knows its ServiceKey may change a record."""
         key = _id(record)
         self._expire(key, now_ns)
         present = self._records.get(key)
         if present is None:
-            owner = _owner(record.gid)
             if self._of[owner] >= self.share and not self._make_room(owner, now_ns):
                 return SA_STATUS_NO_RESOURCES
             self._of[owner] += 1
-        elif present[0].key != record.key and any(present[0].key):
+        elif present.record.key != record.key and any(present.record.key):
             return SA_STATUS_DENIED
         endless = record.lease_s in (0, _FOREVER)
         shown = ServiceRecord.from_bytes(record.to_bytes())
         shown.key = bytes(16)
-        self._records[key] = record, shown, None if endless else now_ns + record.lease_s * _SECOND
+        self._records[key] = _Service(record, shown, owner, None if endless else now_ns + record.lease_s * _SECOND)
         return STATUS_OK
 
     def remove(self, record: ServiceRecord, now_ns: int, *, key_named: bool) -> int:
@@ -62,45 +60,60 @@ class Services:
         present = self._records.get(key)
         if present is None:
             return SA_STATUS_NO_RECORDS
-        if key_named and present[0].key != record.key:
+        if key_named and present.record.key != record.key:
             return SA_STATUS_DENIED
         self._drop(key)
         return STATUS_OK
 
-    def all(self, now_ns: int) -> Iterator[tuple[ServiceRecord, ServiceRecord]]:
-        """Records whose lease runs: as they are, to compare with, and as everybody may see them, without their keys."""
-        for record, shown, expires in list(self._records.values()):
-            if expires is None or expires > now_ns:
-                yield record, shown
+    def all(self, now_ns: int) -> Iterator[tuple[ServiceRecord, ServiceRecord, int]]:
+        """Records whose lease runs: as they are, to compare with; as others may see them, without keys; and whose."""
+        for one in list(self._records.values()):
+            if not one.ended(now_ns):
+                yield one.record, one.shown, one.owner
 
-    def forget(self, gid: bytes) -> None:
+    def forget(self, owner: int) -> None:
         """A port is gone."""
-        owner = _owner(gid)
-        if self._of[owner]:
-            for key in [key for key in self._records if _owner(key[1]) == owner]:
+        for key in self._keys_of(owner):
+            self._drop(key)
+
+    def withdraw(self, owner: int, guid: int) -> None:
+        """A port has given up a GUID, and with it the services that are there."""
+        for key in self._keys_of(owner):
+            # Hosts are not agreed on the prefix of a ServiceGID.
+            if int.from_bytes(key[1][8:], "big") == guid:
                 self._drop(key)
 
-    def _make_room(self, owner: bytes, now_ns: int) -> bool:
-        for key in [key for key in self._records if _owner(key[1]) == owner]:
+    def _keys_of(self, owner: int) -> list[ServiceId]:
+        return [key for key, one in self._records.items() if one.owner == owner] if self._of[owner] else []
+
+    def _make_room(self, owner: int, now_ns: int) -> bool:
+        for key in self._keys_of(owner):
             self._expire(key, now_ns)
         return self._of[owner] < self.share
 
     def _expire(self, key: ServiceId, now_ns: int) -> None:
         present = self._records.get(key)
-        if present is not None and present[2] is not None and present[2] <= now_ns:
+        if present is not None and present.ended(now_ns):
             self._drop(key)
 
     def _drop(self, key: ServiceId) -> None:
-        del self._records[key]
-        owner = _owner(key[1])
+        owner = self._records.pop(key).owner
         self._of[owner] -= 1
         if not self._of[owner]:
             del self._of[owner]
 
 
-def _owner(gid: bytes) -> bytes:
-    """The GUID of a port, of a GID: hosts are not agreed on the prefix of a ServiceGID."""
-    return gid[8:]
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """What was registered, what others may see of it, whose it is, and when its lease ends."""
+
+    record: ServiceRecord
+    shown: ServiceRecord
+    owner: int
+    expires_ns: int | None
+
+    def ended(self, now_ns: int) -> bool:
+        return self.expires_ns is not None and self.expires_ns <= now_ns
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -100,6 +100,10 @@ class Topology:
         found = self._end_port(self._guids, int.from_bytes(wanted[8:], "big"))
         return found if found is not None and wanted[:8] == gid(found[1].info.gid_prefix, 0)[:8] else None
 
+    def by_guid(self, guid: int) -> tuple[Node, NodePort] | None:
+        """The end port with this GUID, its own or an alias."""
+        return self._end_port(self._guids, guid)
+
     def owner(self, guid: int) -> PortKey | None:
         """The end port with this GUID, its own or an alias."""
         return self._guids.get(guid)
@@ -111,6 +115,13 @@ class Topology:
         self._lids = {lid: key for key, port in places for lid in port.lids}
         self._guids = {guid: key for key, port in places for guid in port.aliases if guid}
         self._guids |= {port.guid: key for key, port in places}
+
+    def index_aliases(self, key: PortKey, before: Iterable[int], after: Iterable[int]) -> None:
+        """A port has other aliases than before, none of which is another port's."""
+        for guid in before:
+            if self._guids.get(guid) == key:
+                del self._guids[guid]
+        self._guids |= {guid: key for guid in after if guid}
 
     def _end_port(self, places: dict[int, PortKey], key: int) -> tuple[Node, NodePort] | None:
         place = places.get(key)

@@ -4,6 +4,9 @@ A piece of management work is a generator: it yields a list of requests and gets
 agent stayed silent). Works run one after the other, in order. A work that has much to think about yields an empty
 list now and then: it goes on in a later turn of the loop.
 
+Whoever lets all retries of one request pass is not asked for the rest of its list: a switch that is gone would take a
+second for each of its ports.
+
 An answer counts only if it has the number of a request (they start at random, 64 bits), names its attribute and its
 way, and came in by the port of departure: nobody else on the fabric can answer for an agent.
 """
@@ -53,7 +56,8 @@ class Request:
     retries: int = RETRIES
 
 
-Work = Generator[list[Request], list[Smp | None], None]
+Answers = list[Smp | None]
+Work = Generator[list[Request], Answers, None]
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class Transactions:
         self._waiting: deque[tuple[int, Request]] = deque()
         self._pending: dict[int, _Pending] = {}
         self._answers: list[Smp | None] = []
+        self._silent: set[tuple[int, ...]] = set()  # ways behind which nobody answered a request of this list
         self._busy = False
         self._resting = False  # whether the current work goes on in a later turn
         self._started = False  # whether the first work has yielded its first list
@@ -114,12 +119,15 @@ class Transactions:
                 self._transmit(pending)
             elif self._pending.pop(pending.tid, None) is not None:
                 self.timeouts += 1
+                self._silent.add(pending.request.path)
         self._pump()
 
     def _pump(self) -> None:
         """Send what the window allows; go on with the work when its list is answered."""
         while self._waiting and len(self._pending) < WINDOW:
             index, request = self._waiting.popleft()
+            if request.path in self._silent:
+                continue
             self._tid = self._tid + 1 & 0xFFFFFFFFFFFFFFFF
             deadline = self._now_ns() + RESPONSE_TIMEOUT_NS
             pending = _Pending(index, request, self._tid, deadline, request.retries)
@@ -145,6 +153,7 @@ class Transactions:
                         done()
                     continue
                 self._answers = [None] * len(requests)
+                self._silent.clear()
                 if not requests:
                     self._resting = True
                     self._call_soon(self._go_on)

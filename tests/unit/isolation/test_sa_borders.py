@@ -227,7 +227,7 @@ def test_a_few_records_are_looked_at_in_a_turn() -> None:
     most = 0
     every = bench.fabric.administration.services.all
 
-    def counted(now_ns: int) -> Iterator[tuple[ServiceRecord, ServiceRecord]]:
+    def counted(now_ns: int) -> Iterator[tuple[ServiceRecord, ServiceRecord, int]]:
         nonlocal looked
         for record in every(now_ns):
             looked += 1
