@@ -19,7 +19,7 @@ COUNTS = {
     "docs/topologies.md": (5, 0),
     "docs/cluster.md": (1, 1),
     "docs/runs.md": (3, 2),
-    "docs/kernel-debugging.md": (10, 1),
+    "docs/kernel-debugging.md": (11, 1),
     "docs/ci.md": (6, 1),
     "docs/lessons.md": (19, 2),
     "docs/tutorials.md": (6, 0),
