@@ -24,6 +24,7 @@ COUNTS = {
     "docs/lessons.md": (19, 2),
     "docs/tutorials.md": (6, 0),
     "docs/upper-protocols.md": (22, 5),
+    "docs/faults.md": (5, 0),
 }
 ALONE = [example for page in PAGES for example in examples(page) if example.mode == "alone"]
 

@@ -18,6 +18,7 @@ from vhca.chip.bar0 import Bar0
 from vhca.chip.command_queue import CommandQueue, Fetch
 from vhca.chip.counters import BoardCount
 from vhca.chip.device_memory import DeviceMemory
+from vhca.chip.faults import CardFaults
 from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
 from vhca.chip.passages import Behind, Cable
 from vhca.chip.rounds import Rounds
@@ -154,7 +155,11 @@ class Board:
         # Command slots that were rung, and the command whose mailboxes are being fetched.
         self._command_doorbells = 0
         self._fetching: Fetch | None = None
-        self.firmware: Firmware = image.power_up(self._socket)
+        # The program, and what the board speaks to: the program itself, if nothing is around it.
+        self.program: Firmware = image.power_up(self._socket)
+        self.firmware: Firmware = self.program
+        self.faults = CardFaults(self)
+        self._tap: Callable[[Firmware], Firmware] | None = None
         self._listeners: list[Listen] = []
         self._watch: Watch | None = None
 
@@ -218,10 +223,10 @@ class Board:
         if self.dead:
             # What failed is not trusted again: boot from the image, as power would.
             self.dead = False
-            old, self.firmware = self.firmware, self._image.power_up(self._socket)
-            self.firmware.inherit(old)
-            if self._watch is not None:
-                self._begin_watch()
+            old, self.program = self.program, self._image.power_up(self._socket)
+            self.program.inherit(old)
+            self._watch = None
+            self._wrap()
             for port, up in self._links.items():
                 self._handle(LinkChange(port, up))
         self._handle(Reset(reason))
@@ -232,7 +237,7 @@ class Board:
             self.rounds.join()
         self._listeners.append(listen)
         if self._watch is None:
-            self._begin_watch()
+            self._wrap()
 
         def end() -> None:
             self._listeners.remove(listen)
@@ -241,8 +246,31 @@ class Board:
 
         return end
 
-    def _begin_watch(self) -> None:
-        self.firmware = self._watch = Watch(self.firmware, self._listeners)
+    def tap(self, tap: Callable[[Firmware], Firmware] | None) -> None:
+        """Put something around the program from now on, inside of who watches the card; None: nothing."""
+        if self.apart:
+            self.rounds.join()
+        self._tap = tap
+        self._wrap()
+
+    def _wrap(self) -> None:
+        self.firmware = self.program if self._tap is None else self._tap(self.program)
+        if self._watch is not None:
+            self._watch.inner = self.firmware
+            self.firmware = self._watch
+        elif self._listeners:
+            self.firmware = self._watch = Watch(self.firmware, self._listeners)
+        if self.stirred is not None:
+            self.stirred()
+
+    def now_ns(self) -> int:
+        """The card's clock."""
+        return self._clock.now_ns()
+
+    def note_fault(self, what: str, rule: int) -> None:
+        """A rule has hit something."""
+        self.count[BoardCount.FAULTS] += 1
+        self._trace("fault", {"rule": rule, "on": what})
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from vhca.chip.board import Board
 from vhca.chip.counters import BoardCount
+from vhca.chip.live_faults import LiveFaults
 from vhca.chip.passages import Cable
 from vhca.chip.rack_config import CardConfig
 from vhca.chip.rounds import Rounds
@@ -199,11 +200,13 @@ class Card:
     :ivar name: the card's name, unique in its rack.
     :ivar config: what it is like.
     :ivar socket_path: where QEMU's `vfio-user-pci` connects.
+    :ivar faults: what is to go wrong inside it; any thread.
 
     `image` is the program to boot, middleware around it. What its guest's objects may take of this process is by
     default in proportion to the memory of the guest's machine (:func:`memory_limit_for`).
 
     :raises vhca.hw.hardware.UnfitBoard: the program has not what `config` wants of it.
+    :raises FaultRuleError: there is no such fault.
     """
 
     def __init__(
@@ -242,6 +245,9 @@ class Card:
         self.server.device = self.function
         self._loop = loop
         self._rounds = rounds
+        self.faults = LiveFaults(loop, self.board.faults, name, config.cable)
+        for rule in config.faults:
+            self.board.faults.add(rule)
         self.board.stirred = partial(loop.stir, self)
         self.board.reads_on = self.server.reads_on
         loop.stir(self)

@@ -14,13 +14,14 @@ import select
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from vhca.chip.control import HandOver
 from vhca.chip.live_fabric import LiveCapture, LiveFabric
+from vhca.chip.live_faults import FaultOrders, LiveFaults, OrderError
 from vhca.fabric import quantities
 from vhca.fabric.cables import MOST_FLAPS
 from vhca.fabric.capture import LEAST_SNAP_BYTES, CaptureLimits
@@ -173,9 +174,18 @@ class ToolPlace:
 
 
 class Orders:
-    """The orders of one rack, for one thread that may wait for the loop; `open_tools` as :meth:`Rack.open_tools`."""
+    """The orders of one rack, for one thread that may wait for the loop; `open_tools` as :meth:`Rack.open_tools`.
 
-    def __init__(self, fabric: LiveFabric, directory: Path, open_tools: Callable[[str], ToolPlace]) -> None:
+    `cards` gives the rules of faults in each card.
+    """
+
+    def __init__(
+        self,
+        fabric: LiveFabric,
+        directory: Path,
+        open_tools: Callable[[str], ToolPlace],
+        cards: Callable[[], Iterable[LiveFaults]],
+    ) -> None:
         self._open_tools = open_tools
         self._fabric = fabric
         self._directory = directory
@@ -205,6 +215,7 @@ class Orders:
             "capture_start": self._capture_start,
             "capture_stop": self._capture_stop,
             "capture_live": self._capture_live,
+            **FaultOrders(cards).orders(),
         }
 
     def answer(self, line: bytes) -> bytes | HandOver:
@@ -218,7 +229,7 @@ class Orders:
             if callable(result):
                 return HandOver(result)
             return encode({"result": result})
-        except (_Refused, TimeoutError, LoopEnded) as error:
+        except (_Refused, OrderError, TimeoutError, LoopEnded) as error:
             return refusal(str(error))
         except Exception as error:
             self._faults_of_ours += 1

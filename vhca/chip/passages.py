@@ -61,7 +61,7 @@ class Neighbour(Member, Protocol):
     dead: bool
     rests: Callable[[], bool]
     rounds: Rounds
-    firmware: Firmware
+    program: Firmware
 
     @property
     def busy(self) -> bool:
@@ -99,7 +99,7 @@ class Behind:
         """The program of the other board at this moment; what is set apart there is over."""
         if self._board.apart:
             self._board.rounds.join()
-        return self._board.firmware
+        return self._board.program
 
     def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
         """See :class:`vhca.hw.hardware.Through`."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from vhca.chip.board import Board
 from vhca.chip.card import Card, CardFunction, load_firmware
 from vhca.chip.control import SOCKET_NAME, ControlSocket
+from vhca.chip.fault_rules import FaultRuleError
 from vhca.chip.live_fabric import LiveFabric
 from vhca.chip.orders import Orders, ToolPlace, refusal
 from vhca.chip.rack_config import CaptureConfig, CardConfig, RackConfig
@@ -185,7 +186,7 @@ class Rack:
         self._capture: Capture | None = None
         self._running = False
         self._tools: ToolServer | None = None
-        orders = Orders(self.fabric, self.directory, self.open_tools)
+        orders = Orders(self.fabric, self.directory, self.open_tools, lambda: [card.faults for card in self.hcas])
         self._control = ControlSocket(self.directory / SOCKET_NAME, orders.answer, refusal)
         self.watchdog = Watchdog(self.loop, card_of)
         self.hcas: list[Card] = []
@@ -225,7 +226,7 @@ class Rack:
                 lambda on: self.loop.call_soon(lambda: port.set_enabled(on)),
                 self._rounds,
             )
-        except UnfitBoard as error:
+        except (UnfitBoard, FaultRuleError) as error:
             raise RackError(f"{name}: {error}") from error
         port.attach(
             lambda packet: card.board.packet_in(1, packet),

@@ -48,6 +48,7 @@ class CardConfig:
     :ivar capabilities: what it has less of than its program offers, by the names of
         :class:`vhca.wire.connectx.caps.CmdHcaCap`: `{"dct": 0, "log_max_qp": 10}`. The program refuses what the card
         then does not have; fields that only describe it, such as its clock's frequency, it tells as they are given.
+    :ivar faults: rules of what goes wrong inside it, from the beginning; see docs/faults.md.
 
     :raises ValueError: no card can be like that.
     """
@@ -66,6 +67,7 @@ class CardConfig:
     host: str | None = None
     cable: str | None = None
     capabilities: Mapping[str, int] = field(default_factory=dict)
+    faults: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for name, guid in (("node_guid", self.node_guid), ("port_guid", self.port_guid)):

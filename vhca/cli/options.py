@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vhca import DEFAULT_KERNEL
+from vhca.cli.fault_options import add_fault_option, guest_cards
 from vhca.subnet.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -265,6 +266,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
         help="each guest's: MiB, or with a unit: 768M, 2G (default: %(default)s)",
     )
     add_card_memory_option(group)
+    add_fault_option(group)
     group.add_argument("--cpus", type=whole(1, 64), default=1, metavar="N", help="each guest's (default: %(default)s)")
     group.add_argument(
         "--share",
@@ -369,11 +371,12 @@ def add_capture_options(parser: argparse._ActionsContainer) -> None:
 
 
 def card_config(options: argparse.Namespace) -> CardConfig:
-    """What the options say of each card: `--card-memory`."""
+    """What the options say of each card: `--card-memory`, and `--fault` without a card's name."""
     from vhca.lab import CardConfig
 
     mib: int | None = options.card_memory
-    return CardConfig(memory=None if mib is None else mib << 20)
+    faults = tuple(rule for card, rule in options.fault if card is None)
+    return CardConfig(memory=None if mib is None else mib << 20, faults=faults)
 
 
 def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:
@@ -502,6 +505,8 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
     from vhca.lab import Lab
 
     more.setdefault("live_console", live_console(options))
+    if any(card is not None for card, _ in options.fault):
+        more.setdefault("guest_cards", guest_cards(options, card_config(options)))
     return Lab(
         guests=options.guests,
         kernel=options.kernel,

@@ -35,6 +35,7 @@ from vhca.lab.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from vhca.chip.live_fabric import LiveFabric
+    from vhca.chip.live_faults import LiveFaults
     from vhca.fabric.schedule import Schedule
     from vhca.fabric.topology import Topology
 
@@ -153,6 +154,29 @@ class Lab:
         if fabric is None:
             raise LabError("this lab has no fabric", "it takes a lab that was started and has cards of this process")
         return fabric
+
+    def faults(self, card: str) -> LiveFaults:
+        """What is to go wrong inside a card: h0, g0/1, or g0 for the first one of guest g0; see docs/faults.md.
+
+        :raises LabError: there is no such card, or it is out of reach, in another process.
+        """
+        reachable = self._faults_of_cards()
+        for faults in reachable:
+            if card in faults.names:
+                return faults
+        there = ", ".join("/".join(faults.names) for faults in reachable)
+        raise LabError(f"there is no card {card} in this lab that could be told", f"there are {there or 'none'}")
+
+    def clear_faults(self) -> None:
+        """Take away all rules inside cards."""
+        for faults in self._faults_of_cards():
+            faults.clear()
+
+    def _faults_of_cards(self) -> list[LiveFaults]:
+        from vhca.chip.live_faults import LiveFaults
+
+        found = [getattr(hca, "faults", None) for hca in self.hcas]
+        return [faults for faults in found if isinstance(faults, LiveFaults)]
 
     def gdb_address(self, index: int) -> str:
         """Where this guest waits for gdb, as gdb's `target remote` takes it; empty if it does not."""

@@ -8,7 +8,8 @@
         assert client.run(["ping", "-c1", server.name]).returncode == 0
 
 Fixtures: `lab` (a running :class:`vhca.lab.Lab`), `guest` (its first guest), `guest_pair` (its first two).
-The marker takes the arguments of `Lab`, and `fresh=True` for a lab of the test's own. Without it, tests with
+`@pytest.mark.vhca_fault("g0", "command CREATE_MKEY nth=3 status=NO_RES_ERR")` lets something go wrong inside a card.
+The marker `vhca` takes the arguments of `Lab`, and `fresh=True` for a lab of the test's own. Without it, tests with
 the same arguments share one lab; it is replaced after a failed test, and when a guest of it no longer answers.
 
 Assumes nothing: every pytest run of the environment loads this file, so it imports nothing but pytest until a test
@@ -34,6 +35,8 @@ _FIXTURES: Final = {"lab": 1, "guest": 1, "guest_pair": 2}
 _MARKERS: Final = (
     "vhca(guests, kernel, hcas_per_guest, guest, card, rack, ..., fresh=False): the lab that the fixtures lab, guest"
     " and guest_pair give; the arguments are those of vhca.lab.Lab; fresh=True: not shared with other tests",
+    "vhca_fault(card, rule, ...): let something go wrong inside a card (h0, or g0 for guest g0's first) while the test"
+    " runs; docs/faults.md has the rules",
     "vhca_allow_kernel_bug(regex, ...): a kernel report whose headline one of these matches does not fail the test",
     "guest: boots guests (set by itself on tests that use those fixtures)",
 )
@@ -296,9 +299,11 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         pytest.skip(f"guests cannot run here: {why}")
     pool.current = running
     try:
+        _let_go_wrong(request, running)
         yield running
     finally:
         pool.current = None
+        running.clear_faults()  # also those that the test has made itself
         # what the test's own fixtures did on their way out; a failed test has said enough
         failed = request.node.stash.get(_FAILED, False)
         bugs = "" if failed else _kernel_bugs(request.node, running)
@@ -306,6 +311,22 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             pool.discard(running, failed=failed or bool(bugs))
         if bugs:
             pytest.fail(bugs, pytrace=False)
+
+
+def _let_go_wrong(request: pytest.FixtureRequest, lab: Lab) -> None:
+    """Make the rules of the markers vhca_fault, the outermost first."""
+    from vhca.chip.fault_rules import FaultRuleError
+    from vhca.lab.errors import LabError
+
+    for marker in reversed(list(request.node.iter_markers("vhca_fault"))):
+        card, *rules = marker.args or ("",)
+        if not rules:
+            raise pytest.UsageError(f"@pytest.mark.vhca_fault takes a card and rules, not {marker.args!r}")
+        try:
+            for rule in rules:
+                lab.faults(card).add(rule)
+        except (FaultRuleError, LabError) as error:
+            raise pytest.UsageError(f"@pytest.mark.vhca_fault: {error}") from None
 
 
 def _artefacts(config: pytest.Config) -> Path | None:

@@ -301,6 +301,30 @@ def test_counters_of_all_or_of_one_card(rack: Rack, client: socket.socket) -> No
     assert {key.split(".")[0] for key in ask(client, "counters", card="h1")["result"]} == {"h1"}
 
 
+def test_rules_inside_a_card(rack: Rack, client: socket.socket) -> None:
+    text = "command CREATE_MKEY nth=3 status=NO_RES_ERR syndrome=0x1234"
+    made = {"card": "h1", "names": ["h1"], "number": 1, "rule": text, "seen": 0, "hits": 0}
+    assert ask(client, "card_fault_add", card="h1", rule=text)["result"] == made
+    assert [rule.text for rule in rack.hcas[1].faults.rules()] == [text]
+    rack.hcas[0].faults.add("command any lost")
+    assert [rule["card"] for rule in ask(client, "card_fault_list")["result"]] == ["h0", "h1"]
+    assert ask(client, "card_fault_list", card="h1")["result"] == [made]
+    assert ask(client, "card_fault_remove", card="h1", number=1)["result"] == 1
+    assert ask(client, "card_fault_remove")["result"] == 1
+    assert rack.hcas[0].faults.rules() == ()
+    for fields, said in (
+        ({"rule": text}, "needs the field card"),
+        ({"card": "h9", "rule": text}, "there is no card 'h9'; there are h0, h1"),
+        ({"card": "h0", "rule": "command CREATE_MKY lost"}, "did you mean CREATE_MKEY"),
+        ({"card": "h0"}, "the rule is empty"),
+        ({"card": "h0", "rule": 3}, "rule must be a text"),
+        ({"card": "h0", "rule": text, "x": 1}, "there is no field"),
+    ):
+        assert said in ask(client, "card_fault_add", **fields)["error"]
+    assert "has no rule 7" in ask(client, "card_fault_remove", card="h0", number=7)["error"]
+    assert "numbers are those of a card" in ask(client, "card_fault_remove", number=7)["error"]
+
+
 def test_a_fault_is_the_one_that_was_described(rack: Rack, client: socket.socket) -> None:
     said = ask(
         client, "fault_add", cable="h1", action="delay", delay_ms=2.5, opcode="RDMA_WRITE", dest_qp=75, psn=9, skip=1,
@@ -567,7 +591,7 @@ def test_a_fault_of_ours_is_an_answer_and_logged_once(
 def test_the_page_lists_every_order_and_its_examples_are_answered_so(rack: Rack, client: socket.socket) -> None:
     page = (Path(__file__).parents[3] / "docs" / "fabric.md").read_text("utf-8").split("### The protocol")[1]
     listed = {name for row in re.findall(r"^\| (`.*?) \|", page, re.M) for name in re.findall(r"`(\w+)`", row)}
-    known = orders.Orders(rack.fabric, rack.directory, rack.open_tools)._orders
+    known = orders.Orders(rack.fabric, rack.directory, rack.open_tools, list)._orders
     assert listed - {"order"} == known.keys()
     examples = re.findall(r"^-> (.*)\n<- (.*)$", page, re.M)
     assert len(examples) == 3

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from vhca.chip.rack import Rack
-from vhca.chip.rack_config import RackConfig
+from vhca.chip.rack_config import CardConfig, RackConfig
 from vhca.cli import running, status
 from vhca.cli.commands import fault
 from vhca.cli.main import main
@@ -281,9 +281,43 @@ def test_faults(rack: Rack, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "1 rule cleared\n1 rule cleared\nno rules\n"
 
 
+def test_faults_inside_cards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lab").mkdir()
+    with Rack([CardConfig(cable="g0/1"), CardConfig(cable="g1/1")], tmp_path / "lab", RackConfig(logs=False)) as rack:
+        assert main(["fault", "add", "g1", "command", "CREATE_MKEY", "nth=3", "status=NO_RES_ERR"]) == status.OK
+        assert main(["fault", "add", "h0", "command any lost"]) == status.OK
+        assert main(["fault", "h1", "drop"]) == status.OK
+        assert [len(card.faults.rules()) for card in rack.hcas] == [1, 1]
+        assert capsys.readouterr().out.splitlines() == [
+            "g1: rule 1: command CREATE_MKEY nth=3 status=NO_RES_ERR", "h0: rule 1: command any lost", "h1: drop",
+        ]  # fmt: skip
+        assert main(["fault", "list"]) == status.OK
+        assert capsys.readouterr().out.splitlines()[4:] == [
+            "card  number  seen  hits  rule",
+            "----  ------  ----  ----  -------------------------------------------",
+            "h0    1       0     0     command any lost",
+            "h1    1       0     0     command CREATE_MKEY nth=3 status=NO_RES_ERR",
+        ]
+        assert main(["fault", "list", "g1", "--json"]) == status.OK
+        (listed,) = json.loads(capsys.readouterr().out)
+        assert listed["names"] == ["h1", "g1/1", "g1"]
+        assert main(["fault", "remove", "g1", "1"]) == status.OK
+        assert main(["fault", "remove", "g1"]) == status.OK
+        assert main(["fault", "clear"]) == status.OK
+        assert capsys.readouterr().out == "1 rule removed\n0 rules removed\n2 rules cleared\n"
+        assert main(["fault", "add", "h9", "command any lost"]) == status.TROUBLE
+        assert main(["fault", "add", "h0", "command CREATE_MKY lost"]) == status.TROUBLE
+        said = capsys.readouterr().err
+        assert "there is no card 'h9'; there are h0, h1" in said
+        assert "did you mean CREATE_MKEY" in said
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
+        (["add"], "in which card?"),
+        (["remove", "g0", "x"], "remove takes the number of one rule"),
+        (["h0", "drop", "command"], "Say: vhca fault add h0 RULE"),
         (["h1"], "vhca fault h1 drop|duplicate"),
         (["h1", "explode"], "vhca fault h1 drop|duplicate"),
         (["h1", "delay"], "delay needs --delay-ms"),

@@ -1,9 +1,10 @@
-"""`vhca fault`: let something go wrong on a cable of a running rack."""
+"""`vhca fault`: let something go wrong on a cable, or inside a card, of a running rack."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,16 +13,19 @@ from vhca.cli import running, status
 from vhca.cli.options import whole
 
 NAME: Final = "fault"
-SUMMARY: Final = "lose, repeat, damage or delay packets of a running fabric"
+SUMMARY: Final = "let packets of a running fabric, or what a card does, go wrong"
 DESCRIPTION: Final = f"""\
-Put a fault rule on a cable, list the rules with what they hit, or clear them, from another terminal.
+Put a fault rule on a cable or into a card, list the rules with what they hit, or clear them, from another terminal.
 
-ACTION is drop, duplicate, reorder (swap with the next packet), corrupt or delay.  Without options it happens to every
-packet on the cable except management's, both ways.  A packet must fit all of --opcode, --dest-qp, --psn, --direction;
-of those that do, --nth hits one, or --skip, --limit and --probability say which.  Rules act in the order in which they
-were made, and the first that hits a packet is the only one.
+On a cable: ACTION is drop, duplicate, reorder (swap with the next packet), corrupt or delay.  Without options it
+happens to every packet on the cable except management's, both ways.  A packet must fit all of --opcode, --dest-qp,
+--psn, --direction; of those that do, --nth hits one, or --skip, --limit and --probability say which.  Rules act in
+the order in which they were made, and the first that hits a packet is the only one.
 
 schedule carries out a file that says what happens to which cables when; docs/fabric.md shows one.
+
+Inside a card: add makes a rule of words (a command that fails, an event that is lost ...; docs/faults.md has all of
+them), remove takes the rule with a number away, or all of the card.  A card is h0, h1, ..., or g0 for guest g0's first.
 
 --direction is seen from the end that is named (from, to), or from the card (from_card, to_card).
 
@@ -39,11 +43,14 @@ examples:
   vhca fault clear h1
   vhca fault schedule faults.toml
   vhca fault schedule stop
+  vhca fault add g0 command CREATE_MKEY nth=3 status=NO_RES_ERR syndrome=0x1234
+  vhca fault remove g0 1
 
 exit codes:
   0    done
 {status.EPILOG_COMMON}"""
 
+_MANAGES: Final = ("list", "clear", "schedule", "add", "remove")
 _ACTIONS: Final = ("drop", "duplicate", "reorder", "corrupt", "delay")
 _DIRECTIONS: Final = ("both", "from_card", "to_card", "from", "to")
 _RULE: Final = (
@@ -79,15 +86,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's options."""
     parser.usage = (
         "vhca fault CABLE ACTION [options]\n       vhca fault list|clear [CABLE] [options]\n"
-        "       vhca fault schedule FILE|stop [options]"
+        "       vhca fault schedule FILE|stop [options]\n"
+        "       vhca fault add CARD RULE | remove CARD [NUMBER] [options]"
     )
-    parser.add_argument("what", metavar="CABLE|list|clear|schedule", help="which cable; or list or clear what is there")
+    parser.add_argument(
+        "what", metavar="CABLE|list|clear|schedule|add|remove", help="which cable; or what to do with rules"
+    )
     parser.add_argument(
         "action",
-        metavar="ACTION|CABLE|FILE|stop",
+        metavar="ACTION|NAME|FILE|stop",
         nargs="?",
-        help=f"{', '.join(_ACTIONS)}; which cable to list or clear (all); the schedule",
+        help=f"{', '.join(_ACTIONS)}; which cable or card to list or clear (all); the schedule; which card",
     )
+    parser.add_argument("words", metavar="RULE|NUMBER", nargs="*", help="of add: the rule; of remove: which one (all)")
     rule = parser.add_argument_group("which packets")
     count = whole(1, 1 << 48)
     rule.add_argument("--nth", type=count, metavar="N", help="the Nth of those that fit, and no other; counted from 1")
@@ -116,7 +127,9 @@ def execute(options: argparse.Namespace) -> int:
     from vhca.lab.errors import printable
 
     rule = {name: getattr(options, name) for name in _RULE if getattr(options, name) is not None}
-    manages = options.what in ("list", "clear", "schedule")
+    manages = options.what in _MANAGES
+    if options.words and options.what not in ("add", "remove"):
+        options.refuse(f"what is {options.words[0]}?  Say: vhca fault add {options.what} RULE for a rule inside a card")
     if manages and rule:
         options.refuse(f"{options.what} takes no --{next(iter(rule)).replace('_', '-')}")
     if options.json and options.what != "list":
@@ -129,15 +142,61 @@ def execute(options: argparse.Namespace) -> int:
     if options.what == "schedule":
         _schedule(options)
     elif options.what == "list":
-        rules = running.order(options.rack, "fault_list", cable=options.action)
+        rules = _cable_rules(options) + _card_rules(options)
         print(json.dumps(rules, indent=2) if options.json else report(rules))
     elif options.what == "clear":
-        cleared = running.order(options.rack, "fault_clear", cable=options.action)
+        cards = {rule["card"] for rule in _card_rules(options)}
+        cleared = sum(running.order(options.rack, "card_fault_remove", card=card) for card in sorted(cards))
+        if not _is_guest(options.action):
+            cleared += running.order(options.rack, "fault_clear", cable=options.action)
         print(f"{cleared} rule{'' if cleared == 1 else 's'} cleared")
+    elif options.what in ("add", "remove"):
+        _card(options)
     else:
         said = running.order(options.rack, "fault_add", cable=options.what, action=options.action, **rule)
         print(printable(f"{options.what}: {said}"))
     return status.OK
+
+
+def _is_guest(name: str | None) -> bool:
+    """Whether this is the name of a guest, which is also its first card's, but no cable's."""
+    return name is not None and re.fullmatch(r"g\d+", name) is not None
+
+
+def _cable_rules(options: argparse.Namespace) -> list[dict[str, Any]]:
+    if _is_guest(options.action):
+        return []
+    rules: list[dict[str, Any]] = running.order(options.rack, "fault_list", cable=options.action)
+    return rules
+
+
+def _card_rules(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rules inside cards, of all or of the one that is named."""
+    rules: list[dict[str, Any]] = running.order(options.rack, "card_fault_list")
+    return [rule for rule in rules if options.action in (None, *rule["names"])]
+
+
+def _card(options: argparse.Namespace) -> None:
+    """Make a rule inside a card, or take some away."""
+    from vhca.chip.fault_rules import FaultRuleError, parse_rule
+    from vhca.lab.errors import LabError, printable
+
+    card, words = options.action, options.words
+    if card is None:
+        options.refuse(f"in which card?  Say: vhca fault {options.what} g0 ...")
+    if options.what == "add":
+        try:
+            parse_rule(" ".join(words))  # what is wrong with it is known before any rack is asked
+        except FaultRuleError as error:
+            raise LabError(str(error), "docs/faults.md has the language") from error
+        rule = running.order(options.rack, "card_fault_add", card=card, rule=" ".join(words))
+        print(printable(f"{card}: rule {rule['number']}: {rule['rule']}"))
+        return
+    if len(words) > 1 or not all(word.isdigit() for word in words):
+        options.refuse("remove takes the number of one rule, as `vhca fault list` shows it, or none: all of the card")
+    number = int(words[0]) if words else None
+    removed = running.order(options.rack, "card_fault_remove", card=card, number=number)
+    print(f"{removed} rule{'' if removed == 1 else 's'} removed")
 
 
 def _schedule(options: argparse.Namespace) -> None:
@@ -165,7 +224,9 @@ def report(rules: list[dict[str, Any]]) -> str:
 
     if not rules:
         return "no rules"
-    header = ("cable", "direction", "seen", "hits", "rule")
-    return "\n".join(
-        aligned(header, [(r["cable"], r["direction"], str(r["seen"]), str(r["hits"]), r["rule"]) for r in rules])
-    )
+    tables = []
+    for where, which in (("cable", "direction"), ("card", "number")):
+        rows = [(r[where], str(r[which]), str(r["seen"]), str(r["hits"]), r["rule"]) for r in rules if where in r]
+        if rows:
+            tables.append("\n".join(aligned((where, which, "seen", "hits", "rule"), rows)))
+    return "\n\n".join(tables)

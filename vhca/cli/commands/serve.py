@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vhca.cli import running, status
+from vhca.cli.fault_options import add_fault_option, cards_with_faults
 from vhca.cli.options import (
     add_capture_options,
     add_card_memory_option,
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topology_options(parser)
     add_manager_options(parser, guests=False)
     add_card_memory_option(parser)
+    add_fault_option(parser)
     rack = parser.add_argument_group("one of several racks")
     rack.add_argument(
         "--rack", type=Path, metavar="FILE", help="the rack file; it says how many cards there are, and the topology"
@@ -95,7 +97,8 @@ def execute(options: argparse.Namespace) -> int:
     share = _share(options)
     cards = options.hcas if share is None else len(share.file.racks[share.name].cards)
     config = rack_config(options, cards)
-    rack = Rack([card_config(options)] * cards, folder, replace(config, share=share))
+    described = cards_with_faults(options, card_config(options), [(f"h{index}",) for index in range(cards)])
+    rack = Rack(described, folder, replace(config, share=share))
     try:
         rack.start()
         if not options.quiet:
