@@ -8,16 +8,18 @@ from firmware.model.counters import SQ_DOORBELLS, Count
 from firmware.model.hca import EVENT_COMMAND, Hca
 from firmware.model.rings import RecordlessSendQueue
 from firmware.native.cards import native_card
-from firmware.queues import cq_doorbell, eq_doorbell, post_event
+from firmware.queues import cq_doorbell, eq_doorbell, post_event, write_cqe, write_eqe
 from firmware.snapshot import dump, load, outside_of
 from firmware.transport.engine import find, packet_in, ring, run_timers, turn
 from vhca.counting import shown
 from vhca.hw.effects import CommandDone, Effects, Loopback, Transmit
 from vhca.hw.events import (
     CommandPosted,
+    CompletionDue,
     CqDoorbell,
     EqDoorbell,
     Event,
+    EventDue,
     InterfaceChange,
     LinkChange,
     LinkCounted,
@@ -25,7 +27,7 @@ from vhca.hw.events import (
     Reset,
     SqDoorbell,
 )
-from vhca.hw.hardware import Firmware, Hardware
+from vhca.hw.hardware import Firmware, Hardware, Tamper
 from vhca.wire.connectx.eqe import CmdData
 from vhca.wire.smp import PortInfo
 
@@ -47,13 +49,17 @@ class Kernel:
     def dump(self) -> bytes:
         """The whole state, between two steps; see :mod:`firmware.snapshot`."""
         self.hca.out = []
-        return dump((self.hca, self.agents), self._outside)
+        tamper, self.hca.tamper = self.hca.tamper, None
+        try:
+            return dump((self.hca, self.agents), self._outside)
+        finally:
+            self.hca.tamper = tamper
 
     def restore(self, image: bytes) -> None:
         """Go on from where another program, or this one, was at its :meth:`dump`."""
-        watched = self.hca.watched
+        watched, tamper = self.hca.watched, self.hca.tamper
         self.hca, self.agents = load(image, self._outside)
-        self.hca.watched = watched
+        self.hca.watched, self.hca.tamper = watched, tamper
         self.hca.stir()
 
     def handle(self, event: Event, now_ns: int, out: Effects) -> None:
@@ -88,6 +94,14 @@ class Kernel:
             self.agents.link_counted(event.port, event.what, event.count)
         elif type(event) is InterfaceChange:
             hca.note("interface", state=event.state)
+        elif type(event) is CompletionDue:
+            cq = hca.cqs.get(event.cqn)
+            if cq is not None:
+                write_cqe(hca, cq, bytearray(event.entry), event.solicited, genuine=True)
+        elif type(event) is EventDue:
+            eq = hca.eqs.get(event.eqn)
+            if eq is not None:
+                write_eqe(hca, eq, event.event_type, event.sub_type, event.data, genuine=True)
         elif type(event) is Reset:
             hca.note("reset", reason=event.reason)
             hca.reset_state()
@@ -130,6 +144,11 @@ class Kernel:
     def watch(self, on: bool) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""
         self.hca.watched = on
+        self.hca.stir()
+
+    def tamper(self, tamper: Tamper | None) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        self.hca.tamper = tamper
         self.hca.stir()
 
     def inherit(self, old: Firmware) -> None:

@@ -17,6 +17,7 @@ from firmware.model.qp import RST, Qp
 from firmware.model.rings import RecvWqe
 from firmware.model.timers import Timer, TimerKind
 from vhca.hw.effects import DmaWrite, EntryWrite, RaiseIrq, Told
+from vhca.hw.hardware import Tamper
 from vhca.hw.memory import DmaError
 from vhca.wire.connectx.cqe import MINI_CQES, Cqe64, CqeFormat, CqeOpcode, MiniCqe
 from vhca.wire.connectx.eqe import CompData, CqErrorData, CqErrorSyndrome, Eqe, EventType, QpSrqData
@@ -132,8 +133,10 @@ def post_event(hca: Hca, event_type: int, sub_type: int, data: bytes) -> None:
         hca.count_of.add(CountOf.EVENT_UNCLAIMED, event_type)
 
 
-def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, data: bytes) -> bool:
+def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, data: bytes, *, genuine: bool = False) -> bool:
     """Append one EQE and raise the vector if the EQ is armed; False if a full EQ drops it, counted."""
+    if hca.tamper is not None and not genuine:
+        return _tampered_events(hca, hca.tamper, eq, (event_type, sub_type, data))
     if eq.producer - eq.consumer >= 1 << eq.log_size:
         eq.dropped += 1
         hca.count[Count.EQ_OVERRUN] += 1
@@ -149,6 +152,21 @@ def write_eqe(hca: Hca, eq: Eq, event_type: int, sub_type: int, data: bytes) -> 
         hca.count[INTERRUPTS] += 1
         hca.out.append(RaiseIrq(eq.vector))
     return True
+
+
+def _tampered_events(hca: Hca, tamper: Tamper, eq: Eq, event: tuple[int, int, bytes]) -> bool:
+    """Append what somebody makes of an EQE; for the card it was sent, whatever came of it."""
+    for changed in tamper.events(eq.handle, *event):
+        write_eqe(hca, eq, *changed, genuine=True)
+    return True
+
+
+def _tampered_completions(hca: Hca, tamper: Tamper, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
+    """Append what somebody makes of a CQE; for the card it was written, whatever came of it."""
+    written = True
+    for changed, counts in tamper.completions(cq.handle, cqe, solicited):
+        written = write_cqe(hca, cq, changed, counts, genuine=True) and written
+    return written
 
 
 def eq_doorbell(hca: Hca, eq: Eq, consumer_index: int, arm: bool) -> None:
@@ -168,16 +186,19 @@ def eq_doorbell(hca: Hca, eq: Eq, consumer_index: int, arm: bool) -> None:
             eq.armed = True
 
 
-def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool) -> bool:
+def write_cqe(hca: Hca, cq: Cq, cqe: bytearray, solicited: bool, *, genuine: bool = False) -> bool:
     """Append a CQE (owner bit is set here) and report the completion if the CQ is armed for it.
 
     It has 64 bytes, or 128 if inline data are in front of it (queues of 128-byte entries only).
 
-    `solicited`: bit for "solicited event" or an error; returns False if the CQ is dead or overran.
+    `solicited`: bit for "solicited event" or an error; `genuine`: nobody changes it any more. Returns False if the CQ
+    is dead or overran.
     """
     if cq.failed:
         hca.count[Count.CQES_LOST] += 1
         return False
+    if hca.tamper is not None and not genuine:
+        return _tampered_completions(hca, hca.tamper, cq, cqe, solicited)
     if cq.session is not None and _hold(hca, cq, cq.session, cqe, solicited):
         return True
     index = cq.producer

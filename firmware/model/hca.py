@@ -38,7 +38,7 @@ from firmware.model.timers import Timer, TimerHeap
 from firmware.model.turns import Turns
 from vhca.counting import Tally
 from vhca.hw.effects import Effects
-from vhca.hw.hardware import BoardInfo, Hardware
+from vhca.hw.hardware import BoardInfo, Hardware, Tamper
 from vhca.hw.memory import Memory
 from vhca.wire.connectx.eqe import EventType
 from vhca.wire.packet import Packet
@@ -66,6 +66,8 @@ class Hca:
         self.count_of: Tally[CountOf] = Tally()
         # Somebody wants to be told what this card does.
         self.watched = False
+        # Somebody changes what goes into the host's queues.
+        self.tamper: Tamper | None = None
         self.now_ns = 0
         self.out: Effects = []
         # Free running: pieces that key walks and page lists made of accesses, which engines charge to their budgets.
@@ -86,6 +88,11 @@ class Hca:
         # How often everything was forgotten.
         self.clears = 0
         self.reset_state()
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether somebody is to see, or to change, each thing that this card does."""
+        return self.watched or self.tamper is not None
 
     def stir(self) -> None:
         """Something has changed, or is about to, that trains may rely on: they look at everything again."""

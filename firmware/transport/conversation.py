@@ -119,7 +119,7 @@ def is_same(hca: Hca, qp: Qp, opened: Opened) -> bool:
     far = to()
     far_qp = to_qp()
     present: object = getattr(through.firmware, "hca", None)
-    if far is None or far_qp is None or present is not far or hca.watched or far.watched:
+    if far is None or far_qp is None or present is not far or hca.is_looked_at or far.is_looked_at:
         return False
     # A queue pair that is destroyed goes through a last transition.
     if transitions[0] != qp.transitions or transitions[1] != far_qp.transitions:
@@ -236,8 +236,8 @@ def _other_end(hca: Hca, qp: Qp, probe: Packet, service: int) -> tuple[Through, 
     far = getattr(through.firmware, "hca", None) if through is not None else None
     if through is None or not isinstance(far, Hca) or far.native is None or not _is_common(qp.send_cq):
         return None
-    if hca.watched or far.watched:
-        return None  # C does not tell what it does
+    if hca.is_looked_at or far.is_looked_at:
+        return None  # C does not tell what it does, and asks nobody
     far_qp = far.qps.get(probe.dest_qp)
     if far_qp is None or far_qp.service != service or far_qp.state not in (RTR, RTS) or far_qp.port != through.port:
         return None

@@ -18,7 +18,7 @@ from vhca.chip.bar0 import Bar0
 from vhca.chip.command_queue import CommandQueue, Fetch
 from vhca.chip.counters import BoardCount
 from vhca.chip.device_memory import DeviceMemory
-from vhca.chip.faults import CardFaults
+from vhca.chip.faults import CardFaults, ReadTamper
 from vhca.chip.init_segment import LOG_COMMAND_SLOTS, LOG_COMMAND_STRIDE, InitSegment
 from vhca.chip.passages import Behind, Cable
 from vhca.chip.rounds import Rounds
@@ -159,6 +159,10 @@ class Board:
         self.program: Firmware = image.power_up(self._socket)
         self.firmware: Firmware = self.program
         self.faults = CardFaults(self)
+        # What faults do beyond the board: loss of the slot, of the link, and wrong reads of the host's memory.
+        self.on_removal: Callable[[bool], None] = lambda removed: None
+        self.hold_link: Callable[[bool], None] = lambda held: None
+        self.tamper_reads: Callable[[ReadTamper | None], None] = lambda tamper: None
         self._tap: Callable[[Firmware], Firmware] | None = None
         self._listeners: list[Listen] = []
         self._watch: Watch | None = None
@@ -266,6 +270,18 @@ class Board:
     def now_ns(self) -> int:
         """The card's clock."""
         return self._clock.now_ns()
+
+    def stop_counter(self, stopped: bool) -> None:
+        """See :class:`vhca.chip.faults.Host`."""
+        self.segment.stop_counter(stopped)
+
+    def set_health(self, fields: Mapping[str, int]) -> None:
+        """See :class:`vhca.chip.faults.Host`."""
+        self.segment.set_health(**fields)
+
+    def remove(self, removed: bool) -> None:
+        """See :class:`vhca.chip.faults.Host`."""
+        self._defer(lambda: self.on_removal(removed))
 
     def note_fault(self, what: str, rule: int) -> None:
         """A rule has hit something."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from vhca.chip.board import Board
 from vhca.chip.counters import BoardCount
+from vhca.chip.faults import ReadTamper
 from vhca.chip.live_faults import LiveFaults
 from vhca.chip.passages import Cable
 from vhca.chip.rack_config import CardConfig
@@ -116,24 +117,31 @@ def pci_config(device_id: int) -> ConfigSpace:
 class DmaGate:
     """The card's way to guest memory: open only while the host has set bus master enable."""
 
-    __slots__ = ("_dma", "_is_open", "read", "write")
+    __slots__ = ("_dma", "_is_open", "_tamper", "read", "write")
 
     def __init__(self, dma: DmaTable) -> None:
         self._dma = dma
+        self._tamper: ReadTamper | None = None
         self.set_open(False)
 
     def set_open(self, is_open: bool) -> None:
         """Let the card's reads and writes through, or refuse them."""
         self._is_open = is_open
-        self.read: Callable[[int, int], bytes] = self._dma.read if is_open else self._refuse_read
+        read = self._dma.read if is_open else self._refuse_read
+        self.read: Callable[[int, int], bytes] = read if self._tamper is None else partial(self._tamper, read)
         self.write: Callable[[int, bytes | bytearray | memoryview], None] = (
             self._dma.write if is_open else self._refuse_write
         )
 
+    def tamper(self, tamper: ReadTamper | None) -> None:
+        """Let somebody have a hand in each read; then none is done by address."""
+        self._tamper = tamper
+        self.set_open(self._is_open)
+
     @property
     def generation(self) -> int:
         """See :class:`vhca.hw.memory.MappedMemory`."""
-        return self._dma.generation << 1 | self._is_open
+        return self._dma.generation << 2 | (self._tamper is not None) << 1 | self._is_open
 
     @property
     def faults_at(self) -> int:
@@ -142,7 +150,7 @@ class DmaGate:
 
     def spans(self) -> list[Span]:
         """See :class:`vhca.hw.memory.MappedMemory`."""
-        return self._dma.spans() if self._is_open else []
+        return self._dma.spans() if self._is_open and self._tamper is None else []
 
     def _refuse_read(self, addr: int, size: int) -> bytes:
         raise DmaError(f"read of {size} bytes at {addr:#x}: bus master enable is off")
@@ -246,10 +254,12 @@ class Card:
         self._loop = loop
         self._rounds = rounds
         self.faults = LiveFaults(loop, self.board.faults, name, config.cable)
-        for rule in config.faults:
-            self.board.faults.add(rule)
+        self.board.on_removal = self._set_removed
+        self.board.tamper_reads = self._gate.tamper
         self.board.stirred = partial(loop.stir, self)
         self.board.reads_on = self.server.reads_on
+        for rule in config.faults:
+            self.board.faults.add(rule)
         loop.stir(self)
 
     @property
@@ -332,6 +342,15 @@ class Card:
         self.board.reset(reason)
         if reason == "lost_connection":
             self._set_power(False)
+
+    def _set_removed(self, removed: bool) -> None:
+        """The card leaves its slot while the host runs, or is there again, with its registers as the host had them."""
+        self.function.set_absent(removed)
+        self._gate.set_open(self._space.bus_master and not removed)
+        if removed:
+            self.server.irqs.clear_pending()
+            self.board.reset("lost_connection")
+        self._set_power(not removed)
 
     def _set_power(self, on: bool) -> None:
         if on != self._powered:

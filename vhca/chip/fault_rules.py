@@ -19,6 +19,9 @@ from vhca.fabric import quantities
 from vhca.layout import Layout
 from vhca.wire.connectx.cmd import Op, Status
 from vhca.wire.connectx.cmd.common import BareIn
+from vhca.wire.connectx.cqe import Cqe64, CqeOpcode, CqeSyndrome
+from vhca.wire.connectx.eqe import DATA_LAYOUTS, EventType
+from vhca.wire.connectx.init_segment import HealthBuffer
 
 MOST_CHARACTERS: Final = 500
 MOST_LATE_NS: Final = 600 * 10**9
@@ -26,6 +29,8 @@ MOST_LATE_NS: Final = 600 * 10**9
 MOST_TIME_NS: Final = 24 * 3600 * 10**9
 EVER: Final = 1 << 62
 _SELECTION: Final = ("nth", "skip", "limit", "probability", "seed", "from", "until")
+
+_WINDOW: Final = ("from", "until")
 
 Span = tuple[int, int]
 """The least and the largest value that fit."""
@@ -44,7 +49,7 @@ class FaultRule:
     :ivar codes: which of those: opcodes, event types, opcodes of completions; None: any.
     :ivar match: least and largest value of fields, all of which must fit.
     :ivar action: what happens, and `value`, `extra` how.
-    :ivar seen: how many fitted; of a rule that waits for a time: whether it has come.
+    :ivar seen: how many fitted; of what happens at a time: whether it has begun.
     :ivar hits: how many of those it hit.
     :ivar number: of the rule in its card; 0 before it has one.
     """
@@ -83,6 +88,11 @@ class FaultRule:
         """It belongs to a card, where it is known by a number, from now on."""
         self.number, self.since_ns = number, now_ns
         self._random = Random(self.seed)
+
+    @property
+    def timed(self) -> bool:
+        """Tell whether it is about something that happens at a time, not whenever something else does."""
+        return self.kind in TIMED
 
     def strikes(self, now_ns: int) -> bool:
         """Count what fits; tell whether it is hit."""
@@ -301,8 +311,34 @@ def command_layout(opcode: int) -> type[Layout]:
         return BareIn
 
 
+def event_layout(event_type: int) -> type[Layout] | None:
+    """What an event of this type tells, if it is declared."""
+    try:
+        return DATA_LAYOUTS.get(EventType(event_type))
+    except ValueError:
+        return None
+
+
 def _command_fields(codes: frozenset[int] | None) -> dict[str, int]:
     return _common([BareIn] if codes is None else [command_layout(code) for code in codes])
+
+
+def _event_fields(codes: frozenset[int] | None) -> dict[str, int]:
+    layouts = [event_layout(code) for code in codes or ()]
+    data = _common([layout for layout in layouts if layout is not None]) if all(layouts) else {}
+    return {"eqn": 8, "sub_type": 8} | data
+
+
+def _completion_fields(_: frozenset[int] | None) -> dict[str, int]:
+    return {"cqn": 24} | {name: bits for name, bits in _integers(Cqe64).items() if name not in _SET_BY_THE_QUEUE}
+
+
+def _no_fields(_: frozenset[int] | None) -> dict[str, int]:
+    return {}
+
+
+def _interrupt_fields(_: frozenset[int] | None) -> dict[str, int]:
+    return {"vector": 11}
 
 
 def _none(rule: FaultRule, value: str) -> None:
@@ -320,6 +356,23 @@ def _status(rule: FaultRule, value: str) -> None:
         raise FaultRuleError("status=0 is success: give another one, such as status=NO_RES_ERR")
 
 
+def _type(rule: FaultRule, value: str) -> None:
+    rule.value = _code("type", EventType, value, 8)
+
+
+def _syndrome(rule: FaultRule, value: str) -> None:
+    rule.value = _code("syndrome", CqeSyndrome, value, 8)
+
+
+def _flip(rule: FaultRule, value: str) -> None:
+    """Which field of a completion, and which bits of it."""
+    name, _, mask = value.partition(":")
+    fields = {name: bits for name, bits in _integers(Cqe64).items() if name != "owner"}
+    if name not in fields:
+        raise FaultRuleError(f"flip={_short(value)}: a completion has no such field; it has {_listed(fields)}")
+    rule.extra[name] = _number("flip", mask, fields[name], least=1) if mask else 1
+
+
 def _damage(rule: FaultRule, value: str) -> None:
     """Which byte, and which bits of it."""
     at, _, mask = value.partition(":")
@@ -327,6 +380,21 @@ def _damage(rule: FaultRule, value: str) -> None:
     rule.extra["mask"] = _number("damage", mask, 8, least=1) if mask else 0xFF
 
 
+def _health(rule: FaultRule, value: str) -> None:
+    """A syndrome of the health buffer; its other fields are words of their own."""
+    rule.extra["synd"] = _number("synd", value, 8, least=1)
+
+
+def _dma_fields(_: frozenset[int] | None) -> dict[str, int]:
+    return {"addr": 64, "size": 32}
+
+
+_HEALTH: Final = {
+    name: bits for name, bits in _integers(HealthBuffer).items() if name not in ("synd", "severity_valid", "fw_ver")
+}
+TIMED: Final = ("health", "card", "link")
+"""Kinds that happen at a time."""
+_SET_BY_THE_QUEUE: Final = ("opcode", "owner", "signature")
 _ENTRY: Final = {"lost": _none, "late": _late, "twice": _none}
 
 KINDS: Final[dict[str, _Kind]] = {
@@ -339,5 +407,27 @@ KINDS: Final[dict[str, _Kind]] = {
         {"syndrome": 32},
         "status",
     ),
-}
+    "event": _Kind(EventType, _event_fields, _ENTRY | {"type": _type}, _SELECTION, "event PORT_CHANGE nth=1 lost"),
+    "completion": _Kind(
+        CqeOpcode,
+        _completion_fields,
+        _ENTRY | {"syndrome": _syndrome, "flip": _flip},
+        _SELECTION,
+        "completion REQ qpn=0x4b nth=3 syndrome=REMOTE_ACCESS_ERR",
+        {"vendor_error_syndrome": 8},
+        "syndrome",
+    ),
+    "interrupt": _Kind(
+        None, _interrupt_fields, {"lost": _none, "late": _late}, _SELECTION, "interrupt vector=2 nth=5 lost"
+    ),
+    "dma": _Kind(
+        None, _dma_fields, {"fail": _none, "stale": _none, "damage": _damage}, _SELECTION, "dma size=64 nth=100 fail"
+    ),
+    "health": _Kind(
+        None, _no_fields, {"stop": _none, "synd": _health}, _WINDOW, "health synd=1 rfr=1 severity=3 from=5s",
+        _HEALTH, "synd",
+    ),
+    "card": _Kind(None, _no_fields, {"removed": _none}, _WINDOW, "card removed from=5s until=15s"),
+    "link": _Kind(None, _no_fields, {"untrained": _none}, _WINDOW, "link untrained from=1s until=10s"),
+}  # fmt: skip
 """What rules can be about."""

@@ -51,6 +51,7 @@ class InitSegment:
         self._bytes = bytearray(SEGMENT_BYTES)
         self.frozen = False
         self._frozen_ns = 0
+        self._stopped_ns: int | None = None
         self.ignored_writes = 0
         self.reset()
 
@@ -69,6 +70,11 @@ class InitSegment:
         self._set("initializing", FW_RESET_SUPPORTED)
         self.set_health(fw_ver=major << 24 | minor << 16 | subminor, hw_id=self._info.device_id)
         self.frozen = False
+        self._stopped_ns = None
+
+    def stop_counter(self, stopped: bool) -> None:
+        """The health counter no longer moves while all else goes on; or it does again. A reset ends it, too."""
+        self._stopped_ns = self._clock.now_ns() if stopped else None
 
     def freeze(self) -> None:
         """The device has stopped: the health counter no longer moves."""
@@ -94,7 +100,8 @@ class InitSegment:
             ticks = now * self._info.timer_khz // 1_000_000
             self._set("internal_timer_h", ticks >> 32)
             self._set("internal_timer_l", ticks)
-            self._set("health_counter", now // HEALTH_TICK_NS + 1 & 0xFFFFFF)
+            counted = now if self._stopped_ns is None else self._stopped_ns
+            self._set("health_counter", counted // HEALTH_TICK_NS + 1 & 0xFFFFFF)
         data = bytes(self._bytes[offset : offset + count])
         return data.ljust(count, b"\0")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from vhca.hw.effects import Effects
 from vhca.hw.events import Event
-from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Hardware, Through, TraceSink
+from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Hardware, Tamper, Through, TraceSink
 from vhca.hw.memory import Memory
 from vhca.wire.packet import Route
 from vhca.wire.smp import PortInfo
@@ -49,6 +49,10 @@ class ProgramTap:
     def watch(self, on: bool) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""
         self.inner.watch(on)
+
+    def tamper(self, tamper: Tamper | None) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        self.inner.tamper(tamper)
 
     def inherit(self, old: Firmware) -> None:
         """See :class:`vhca.hw.hardware.Firmware`; the program that failed was wrapped in the same way."""

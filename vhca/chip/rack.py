@@ -237,6 +237,7 @@ class Rack:
         port.set_enabled(False)
         port.notice = lambda what, count: card.board.link_count(1, what, count)
         port.card = card.board
+        card.board.hold_link = lambda held: self.loop.call_soon(lambda: port.link.hold(held))
         card.board.looped = port.looped
         port.watch = card.board.watch
         card.plug(1, port)

@@ -318,6 +318,8 @@ class Link:
         self.plugged = True
         self.up = False
         self._fallen = False
+        # Somebody lets training fail.
+        self._held = False
         # Told of each change of what makes a link, whether or not it is up then.
         self.watch: Callable[[], None] | None = None
 
@@ -334,7 +336,12 @@ class Link:
     @property
     def offered(self) -> bool:
         """Whether the link would be up if only end `a` is enabled: what the other half of a trunk wants to know."""
-        return self.plugged and self.b.enabled and not self._fallen
+        return self.plugged and self.b.enabled and not (self._fallen or self._held)
+
+    def hold(self, held: bool) -> None:
+        """Lose the link, and let no training succeed; or no more."""
+        self._held = held
+        self.evaluate()
 
     def fall(self) -> None:
         """Lose the link, and train it again a little later."""
@@ -351,7 +358,7 @@ class Link:
         """Find out whether the link is up now, and tell both ends if that changed."""
         if self.watch is not None:
             self.watch()
-        up = self.plugged and self.a.enabled and self.b.enabled and not self._fallen
+        up = self.plugged and self.a.enabled and self.b.enabled and not (self._fallen or self._held)
         if up == self.up:
             return
         self.up = up

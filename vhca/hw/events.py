@@ -97,6 +97,35 @@ class LinkCounted:
     count: int
 
 
+@dataclass(slots=True)
+class CompletionDue:
+    """A completion that a :class:`vhca.hw.hardware.Tamper` held back is to be written now, if its queue is there."""
+
+    cqn: int
+    entry: bytes
+    solicited: bool
+
+
+@dataclass(slots=True)
+class EventDue:
+    """An event that was held back is to be written now, if its queue is there; `data` are the 28 bytes of its form."""
+
+    eqn: int
+    event_type: int
+    sub_type: int
+    data: bytes
+
+
 Event = (
-    Reset | InterfaceChange | CommandPosted | SqDoorbell | CqDoorbell | EqDoorbell | PacketIn | LinkChange | LinkCounted
+    Reset
+    | InterfaceChange
+    | CommandPosted
+    | SqDoorbell
+    | CqDoorbell
+    | EqDoorbell
+    | PacketIn
+    | LinkChange
+    | LinkCounted
+    | CompletionDue
+    | EventDue
 )

@@ -1,6 +1,6 @@
 """The board as the program on it sees it, and the program as the board sees it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -114,6 +114,21 @@ class Hardware(Protocol):
         ...
 
 
+class Tamper(Protocol):
+    """Somebody who changes what a program is about to put into queues of its host: for faults on purpose."""
+
+    def completions(self, cqn: int, entry: bytearray, solicited: bool) -> Sequence[tuple[bytearray, bool]]:
+        """What is written now instead of this completion: entry, and whether it is solicited, or an error.
+
+        The owner bit is set behind this.
+        """
+        ...
+
+    def events(self, eqn: int, event_type: int, sub_type: int, data: bytes) -> Sequence[tuple[int, int, bytes]]:
+        """What is written now instead of this event: type, sub-type, data."""
+        ...
+
+
 class Firmware(Protocol):
     """The program on the board."""
 
@@ -145,6 +160,10 @@ class Firmware(Protocol):
 
     def watch(self, on: bool) -> None:
         """Tell from now on what it does (:class:`vhca.hw.effects.Told`), or no more."""
+        ...
+
+    def tamper(self, tamper: Tamper | None) -> None:
+        """Ask somebody about every completion and event from now on, and leave none of them to who does not ask."""
         ...
 
     def inherit(self, old: "Firmware") -> None:

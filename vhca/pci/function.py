@@ -59,6 +59,17 @@ class _Overlay:
         self.memory = bytearray(size) if stored else None
 
 
+class _EmptySlot:
+    """A BAR of a card that is not there."""
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Nobody answers."""
+        return b"\xff" * count
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Nobody takes it."""
+
+
 class PciFunction:
     """A PCI function with the shape of a vfio-user device.
 
@@ -95,12 +106,16 @@ class PciFunction:
         self._on_reset = on_reset
         self._on_config = on_config
         self.unsupported = 0
+        self._absent = False
         self._overlays: dict[int, list[_Overlay]] = {index: [] for index in bars}
         self._lay_msix()
         # One compare keeps the hot path away from the overlays: nothing of theirs is at or above this.
         self._overlay_end = {
             index: max((overlay.end for overlay in overlays), default=0) for index, overlays in self._overlays.items()
         }
+        # What BARs are while the card is absent.
+        empty: dict[int, BarHandler] = {index: _EmptySlot() for index in bars}
+        self._other = empty, dict.fromkeys(bars, 0)
         config.on_flr = self._function_level_reset
 
     def _lay_msix(self) -> None:
@@ -117,7 +132,7 @@ class PciFunction:
     def region_read(self, region: int, offset: int, count: int) -> bytes:
         """Read a region inside its size."""
         if region == CONFIG_REGION:
-            return self.config.read(offset, count)
+            return b"\xff" * count if self._absent else self.config.read(offset, count)
         if not self.config.memory_enabled:
             self.unsupported += 1
             return b"\xff" * count
@@ -137,8 +152,9 @@ class PciFunction:
     def region_write(self, region: int, offset: int, data: bytes) -> None:
         """Write a region inside its size."""
         if region == CONFIG_REGION:
-            self.config.write(offset, data)
-            self._on_config()
+            if not self._absent:
+                self.config.write(offset, data)
+                self._on_config()
         elif not self.config.memory_enabled:
             self.unsupported += 1
         elif offset >= self._overlay_end[region]:
@@ -154,6 +170,13 @@ class PciFunction:
             elif overlay.memory is not None:
                 place = at - overlay.start
                 overlay.memory[place : place + size] = piece
+
+    def set_absent(self, absent: bool) -> None:
+        """Answer as a slot does in which no card is: ones, and nothing is written; or be there again, as it was."""
+        if absent == self._absent:
+            return
+        self._absent = absent
+        (self._bars, self._overlay_end), self._other = self._other, (self._bars, self._overlay_end)
 
     def reset(self, reason: ResetReason) -> None:
         """Return to the state after power-up."""

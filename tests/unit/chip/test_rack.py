@@ -8,13 +8,14 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from vhca.chip.rack import MAX_CARDS, MAX_DESCRIPTORS, Rack, RackError
-from vhca.chip.rack_config import CaptureConfig, RackConfig
+from vhca.chip.rack_config import CaptureConfig, CardConfig, RackConfig
 from vhca.fabric import Fault
 from vhca.hw.effects import Loopback
 from vhca.vfio_user.server import VfioUserError
@@ -174,3 +175,25 @@ def test_a_recording_that_cannot_be_written_ends_the_start(tmp_path: Path) -> No
     with pytest.raises(OSError, match="absent"):
         rack.start()
     assert names(tmp_path) == ["h0.log"]
+
+
+def test_cards_have_faults_from_the_beginning(tmp_path: Path) -> None:
+    with pytest.raises(RackError, match="h1: no command is called 'CREATE_MKY'"):
+        Rack([CardConfig(), CardConfig(faults=["command CREATE_MKY lost"])], tmp_path)
+    rack = Rack([CardConfig(), CardConfig(faults=["link untrained", "card removed", "dma nth=1000 fail"])], tmp_path)
+    with rack:
+        other, card = rack.hcas
+        rack.loop.call(lambda: card._set_power(True))
+        rack.loop.call(lambda: other._set_power(True))
+        deadline = time.monotonic() + 10
+        while not rack.fabric.status()[0].up or not all(rule.hits for rule in card.faults.rules()[:2]):
+            assert time.monotonic() < deadline
+        assert not rack.fabric.status()[1].up
+        assert rack.loop.call(lambda: card.function.region_read(7, 0, 4)) == b"\xff" * 4
+        assert rack.loop.call(card._gate.spans) == []
+        assert card._gate._tamper is not None
+        card.faults.clear()
+        assert card._gate._tamper is None
+        while not rack.fabric.status()[1].up:
+            assert time.monotonic() < deadline
+        assert rack.loop.call(lambda: card.function.region_read(7, 0, 2)) == b"\xb3\x15"

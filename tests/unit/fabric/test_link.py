@@ -320,3 +320,18 @@ def test_directions_of_a_rule() -> None:
         assert bench.fabric.faults("hca0") == []
     with pytest.raises(ValueError, match="direction"):
         bench.fabric.add_fault("hca1", rule, "sideways")  # type: ignore[arg-type]
+
+
+def test_a_link_that_is_held_falls_and_does_not_train() -> None:
+    bench = LinkBench()
+    bench.link.hold(True)
+    bench.turns.run()
+    bench.link.set_plugged(False)
+    bench.link.set_plugged(True)
+    bench.link.a.bounce()
+    bench.turns.run()
+    assert not bench.link.up
+    assert not bench.link.offered
+    bench.link.hold(False)
+    bench.turns.run()
+    assert bench.a.changes == bench.b.changes == [True, False, True]

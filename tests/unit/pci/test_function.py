@@ -137,3 +137,20 @@ def test_a_function_without_msix() -> None:
     function.region_write(0, TABLE, b"memory")
     assert function.region_read(0, TABLE, 6) == b"memory"
     function.reset("device")
+
+
+def test_a_card_that_is_not_there_answers_with_ones_and_is_as_it_was_afterwards(rig: Rig) -> None:
+    function = rig.function
+    function.region_write(0, 0x10, b"abcd")
+    function.region_write(0, TABLE, b"table")
+    config = function.region_read(7, 0, 64)
+    function.set_absent(True)
+    function.set_absent(True)
+    for region, offset in ((7, 0), (0, 0x10), (0, TABLE), (2, 0)):
+        assert function.region_read(region, offset, 4) == b"\xff" * 4
+        function.region_write(region, offset, b"gone")
+    function.set_absent(False)
+    assert function.region_read(7, 0, 64) == config
+    assert function.region_read(0, 0x10, 4) == b"abcd"
+    assert function.region_read(0, TABLE, 5) == b"table"
+    assert rig.bars[2].data[:4] == bytes(4)
