@@ -62,13 +62,14 @@ class Way:
 
     def passed(self, sent: int, sent_words: int, back: int, back_words: int) -> None:
         """See :class:`vhca.hw.hardware.Through`; ports count it when somebody reads their counters."""
-        if not self._owed:
-            self._owed = True
-            self._wires.owe(self._settle, 1 + len(self._there) + len(self._back_again))
         self._sent += sent
         self._sent_words += sent_words
         self._returned += back
         self._returned_words += back_words
+        if not self._owed:
+            self._owed = True
+            # Which may count all that is owed at once.
+            self._wires.owe(self._settle, 1 + len(self._there) + len(self._back_again))
 
     def _settle(self) -> None:
         self._owed = False

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.fabric.bench import Bench
 from vhca.fabric.faults import Fault
 from vhca.fabric.through import Way
+from vhca.fabric.wires import MOST_OWED
 from vhca.management.performance import data_words
 from vhca.wire.packet import RC, SEND, Packet, Route
 from vhca.wire.smp import PORT_ARMED
@@ -101,3 +102,13 @@ def test_what_passes_is_counted_as_packets_are(bench: Bench) -> None:
         moved = {name: middle[name] - before[name] for name in middle if middle[name] != before.get(name)}
         assert moved == {name: after[name] - middle[name] for name in after if after[name] != middle.get(name)}
         assert moved
+
+
+def test_what_passes_is_counted_whole_on_however_many_ways(bench: Bench) -> None:
+    """As many ways as there are between connected queue pairs, of which the last one may never be used again."""
+    a, b = bench.cards
+    before = a.port.counters()["xmit_pkts"], b.port.counters()["rcv_pkts"]
+    for _ in range(MOST_OWED):
+        way, _ = ways(bench)
+        way.passed(1, 10, 0, 0)
+    assert (a.port.counters()["xmit_pkts"], b.port.counters()["rcv_pkts"]) == tuple(n + MOST_OWED for n in before)
