@@ -94,7 +94,7 @@ class Bench:
     """The bench.
 
     `lab`: a running lab made with :data:`GUEST`, :data:`RACK` and :data:`SPARE_HCAS`; without one the bench boots
-    its own.
+    its own, whose guests have `packages` of Debian beside the usual ones.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Bench:
         kernel: str | Path = DEFAULT_KERNEL,
         modules_dir: Path | None = None,
         log_dir: Path | None = None,
+        packages: Sequence[str] = (),
         source: bool = False,
         progress: Progress | None = None,
         cache: Cache | None = None,
@@ -116,6 +117,7 @@ class Bench:
         self._owns_lab = lab is None
         self._kernel_spec = lab.kernel_spec if lab is not None else kernel
         self._modules_dir = modules_dir
+        self._packages = packages
         self._log_dir = log_dir
         self._copied: set[tuple[int, int, str]] = set()  # guest, boots, file
         self._tcp_port = _FIRST_TCP_PORT
@@ -133,6 +135,7 @@ class Bench:
             lab = Lab(
                 kernel=self._kernel_spec,
                 modules_dir=self._modules_dir,
+                extra_packages=self._packages,
                 log_dir=log_dir,
                 progress=self.progress,
                 cache=self.cache,

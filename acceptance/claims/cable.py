@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from acceptance.claims.bench import Bench
@@ -133,7 +133,9 @@ def disturb(
     def ear(toward: bool) -> Fault:
         def hear(packet: Packet) -> bool:
             if (management or not is_management(packet)) and (only is None or only(packet)):
-                traffic.append(Seen(time.monotonic(), toward, packet))
+                # an agent makes its answer of the request itself
+                kept = replace(packet, payload=bytes(packet.payload)) if is_management(packet) else packet
+                traffic.append(Seen(time.monotonic(), toward, kept))
             return False  # a rule that never applies leaves the packet alone
 
         return Fault("drop", match=hear, management=True)

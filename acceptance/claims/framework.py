@@ -79,6 +79,7 @@ class Claim:
     text: str
     needs: frozenset[str]
     observe: Callable[[Bench], Verdict]
+    packages: tuple[str, ...] = ()  # of Debian, that guests must have beside the usual ones
 
     @property
     def group(self) -> str:
@@ -90,11 +91,12 @@ _REGISTRY: dict[str, Claim] = {}
 
 
 def claim(
-    claim_id: str, text: str, *, needs: Iterable[str] = ()
+    claim_id: str, text: str, *, needs: Iterable[str] = (), packages: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Bench], Verdict]], Callable[[Bench], Verdict]]:
     """Register a function as the test of a claim.
 
-    `claim_id` is a letter and two digits; `text` the claim in words; `needs` some of :data:`NEEDS`.
+    `claim_id` is a letter and two digits; `text` the claim in words; `needs` some of :data:`NEEDS`;
+    `packages` Debian packages that guests must have beside the usual ones.
     `ValueError` for an id that is taken or malformed, or for an unknown need.
     """
     wanted = frozenset(needs)
@@ -106,7 +108,7 @@ def claim(
     def register(observe: Callable[[Bench], Verdict]) -> Callable[[Bench], Verdict]:
         if claim_id in _REGISTRY:
             raise ValueError(f"claim {claim_id} has a test already")
-        _REGISTRY[claim_id] = Claim(claim_id, text, wanted, observe)
+        _REGISTRY[claim_id] = Claim(claim_id, text, wanted, observe, packages)
         return observe
 
     return register
@@ -119,6 +121,11 @@ def all_claims() -> list[Claim]:
         if _CLAIM_MODULE.fullmatch(module.name):
             importlib.import_module(f"{package.__name__}.{module.name}")
     return [_REGISTRY[name] for name in sorted(_REGISTRY)]
+
+
+def packages_of(claims: Iterable[Claim]) -> tuple[str, ...]:
+    """The Debian packages that guests must have for all of these claims, sorted."""
+    return tuple(sorted({package for claim in claims for package in claim.packages}))
 
 
 def choose(claims: Iterable[Claim], only: Iterable[str]) -> list[Claim]:

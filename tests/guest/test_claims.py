@@ -7,7 +7,7 @@ import os
 import pytest
 
 from acceptance.claims.bench import GUEST, RACK, SPARE_HCAS, Bench
-from acceptance.claims.framework import Claim, Findings, all_claims, choose
+from acceptance.claims.framework import Claim, Findings, all_claims, choose, packages_of
 from acceptance.claims.report import KIND, load
 from acceptance.claims.run import judge
 from acceptance.claims.verdict import Status, Verdict
@@ -15,11 +15,13 @@ from acceptance.places import results_folder
 from vhca.lab import Lab
 
 #: One or two of each group: a trace, a two-sided script, a fault, a claim that is contradicted.
-QUICK = ("A02", "A07", "B17", "C03", "C06", "C08", "D06", "E02")
+QUICK = ("A02", "A07", "B17", "C03", "C06", "C08", "D06", "E02", "F02", "F03", "F06")
 CHOSEN = [] if os.environ.get("VHCA_ALL_CLAIMS") else [c.id for c in all_claims() if c.id in QUICK]
 STORED = load(results_folder(KIND, None), "6.19")
 
-pytestmark = pytest.mark.vhca(guests=2, guest=GUEST, rack=RACK, spare_hcas=SPARE_HCAS)
+pytestmark = pytest.mark.vhca(
+    guests=2, guest=GUEST, rack=RACK, spare_hcas=SPARE_HCAS, extra_packages=packages_of(choose(all_claims(), CHOSEN))
+)
 
 
 @pytest.mark.parametrize("claim", choose(all_claims(), CHOSEN), ids=lambda claim: claim.id)

@@ -41,9 +41,9 @@ def perftest(program: str, size_bytes: int, rounds: int, *more: str, device: str
     return Exchange(program, arguments, figure, f"{rounds} x {_size(size_bytes)}")
 
 
-def pingpong(service: str, size_bytes: int, rounds: int, *more: str) -> Exchange:
+def pingpong(service: str, size_bytes: int, rounds: int, *more: str, device: str = DEVICE) -> Exchange:
     """An `ibv_*_pingpong` (`service`: rc, uc, ud, srq, xsrq); `more` are arguments of both ends."""
-    arguments = ("-d", DEVICE, "-s", str(size_bytes), "-n", str(rounds), *more)
+    arguments = ("-d", device, "-s", str(size_bytes), "-n", str(rounds), *more)
     return Exchange(f"ibv_{service}_pingpong", arguments, pingpong_figure, f"{rounds} x {_size(size_bytes)}")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from acceptance.claims import framework
 from acceptance.claims.bench import Bench, Result, ScriptError, excerpt, last_object
-from acceptance.claims.framework import Claim, Findings, all_claims, choose, claim
+from acceptance.claims.framework import Claim, Findings, all_claims, choose, claim, packages_of
 from acceptance.claims.run import judge, run_claims
 from acceptance.claims.trace import Probe, parse
 from acceptance.claims.verdict import Evidence, Status, Verdict
@@ -201,6 +201,12 @@ def test_claims_are_chosen_by_id_and_by_group() -> None:
     assert choose(claims, []) == claims
     with pytest.raises(KeyError, match="Z99"):
         choose(claims, ["A01", "Z99"])
+
+
+def test_guests_get_the_packages_of_the_claims_that_are_chosen() -> None:
+    claims = all_claims()
+    assert packages_of(choose(claims, ["A", "F01"])) == ()
+    assert {"nvme-cli", "open-iscsi", "srptools"} <= set(packages_of(choose(claims, ["F"])))
 
 
 # ---- the notebook and the trace ----

@@ -7,13 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from acceptance.claims.framework import Claim
+from acceptance.claims.framework import Claim, all_claims
 from acceptance.claims.report import Record, from_json, junit, load, markdown, to_json, write
 from acceptance.claims.source import line_of
 from acceptance.claims.verdict import Evidence, Statement, Status, Verdict
 from vhca.cli.main import main
 from vhca.lab.errors import LabError
 
+CHECKOUT = Path(__file__).parents[3]
 CASES = {
     "A01": (Status.CONFIRMED, "it is so"),
     "B02": (Status.CONTRADICTED, "it is <otherwise> | indeed"),
@@ -82,3 +83,13 @@ def test_the_command_lists_claims_and_refuses_unknown_ones(capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("A02  the driver's probe")
     assert main(["validate", "--only", "Z99"]) == 2
     assert "no claim Z99" in capsys.readouterr().err
+
+
+def test_the_stored_record_has_every_claim_and_the_readme_counts_it() -> None:
+    stored = load(CHECKOUT / "docs/validation", "6.19")
+    assert stored is not None
+    assert sorted(stored.outcomes) == [claim.id for claim in all_claims()]
+    counts = stored.counts()
+    row = f"| {len(stored.outcomes)} claims of an article on RDMA | {counts[Status.CONFIRMED]} confirmed,"
+    row += f" {counts[Status.CONTRADICTED]} contradicted on Linux 6.19,"
+    assert row in (CHECKOUT / "README.md").read_text()

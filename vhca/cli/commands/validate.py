@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
     from acceptance.claims.bench import Bench
-    from acceptance.claims.framework import all_claims, choose
+    from acceptance.claims.framework import all_claims, choose, packages_of
     from acceptance.claims.report import KIND, Record, load, write
     from acceptance.claims.run import run_claims
     from acceptance.claims.verdict import Status
@@ -84,6 +84,7 @@ def execute(options: argparse.Namespace) -> int:
         kernel=options.kernel,
         modules_dir=options.modules,
         log_dir=options.log_dir,
+        packages=packages_of(claims),
         source=options.source,
         progress=Progress(sys.stderr),
         cache=Cache(),
