@@ -116,7 +116,7 @@ def markdown(record: Record) -> str:
     for name, outcome in sorted(record.outcomes.items()):
         verdict = outcome.verdict
         cells = (f"[{name}](#{name.lower()})", outcome.text, _bold(verdict.status), verdict.summary)
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        lines.append("| " + " | ".join(cell(text) for text in cells) + " |")
     group = ""
     for name, outcome in sorted(record.outcomes.items()):
         if name[0] != group:
@@ -136,17 +136,18 @@ def _bold(status: Status) -> str:
     return status.value if status is Status.CONFIRMED else f"**{status.value}**"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """Text that fits a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _section(name: str, outcome: Outcome) -> Iterable[str]:
     verdict = outcome.verdict
     yield from ("", f"### {name}", "", f"{outcome.text}: {_bold(verdict.status)} ({verdict.seconds:.0f} s).", "")
-    yield from (_plain(verdict.summary), "")
+    yield from (plain(verdict.summary), "")
     for statement in verdict.statements:
         instead = f": {statement.instead}" if statement.instead else ""
-        yield f"- {_MARKS[statement.holds]}: {_plain(statement.text)}{_plain(instead)}"
+        yield f"- {_MARKS[statement.holds]}: {plain(statement.text)}{plain(instead)}"
     if verdict.evidence:
         yield from ("", "<details><summary>Evidence</summary>", "", "```text")
         for evidence in verdict.evidence:
@@ -159,7 +160,7 @@ def _section(name: str, outcome: Outcome) -> Iterable[str]:
         yield from ("```", "", "</details>")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text in which Markdown and HTML find nothing of their own."""
     return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")
 

@@ -14,7 +14,7 @@ import struct
 from common import PORT, QKEY, Endpoint, Peer, arguments, e, error_of, tell
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 
-GROUP = "ff12:a01b:fe80:0000:0000:0000:0000:5245"
+GROUP = "ff12:0b05:fe80:0000:0000:0000:0000:5245"
 GRH = 40
 MULTICAST_QPN = 0xFFFFFF
 PARTITION = 0xFFFF

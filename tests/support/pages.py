@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGES = ("README.md", "docs/fabric.md", "docs/topologies.md", "docs/cluster.md", "docs/capture.md", "docs/runs.md",
-         "docs/kernel-debugging.md", "docs/ci.md", "docs/lessons.md", "docs/tutorials.md",
+         "docs/kernels.md", "docs/kernel-debugging.md", "docs/ci.md", "docs/lessons.md", "docs/tutorials.md",
          "docs/upper-protocols.md", "docs/faults.md")  # fmt: skip
 """Those whose every block of sh and Python is run, or says why it is not."""
 

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from vhca import __version__
 from vhca.cli import status
 from vhca.cli.commands import (
+    bisect,
     capture,
     demo,
     doctor,
@@ -29,6 +30,8 @@ from vhca.cli.commands import (
     fault,
     fetch,
     guest,
+    kernels,
+    matrix,
     rack,
     run,
     serve,
@@ -37,7 +40,25 @@ from vhca.cli.commands import (
     validate,
 )
 
-_COMMANDS = (demo, run, shell, validate, serve, rack, fabric, fault, capture, guest, tshark, explain, doctor, fetch)
+_COMMANDS = (
+    demo,
+    run,
+    shell,
+    matrix,
+    bisect,
+    validate,
+    serve,
+    rack,
+    fabric,
+    fault,
+    capture,
+    guest,
+    tshark,
+    explain,
+    doctor,
+    kernels,
+    fetch,
+)
 _DESCRIPTION = """\
 The open virtual ConnectX HCA: InfiniBand adapters in software, for the unmodified mlx5 drivers of Linux guests.
 
@@ -108,7 +129,7 @@ def parser() -> argparse.ArgumentParser:
             "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="show logs and tracebacks"
         )
         module.add_arguments(command)
-        command.runs_in_guest = module in (run, shell)
+        command.runs_in_guest = module in (run, shell, matrix, bisect)
         command.set_defaults(execute=module.execute)
     return top
 
@@ -119,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours, guest_command = split_at_dashes(words)
     options = parser().parse_args(ours)
     options.guest_command = guest_command
+    options.words = ours[ours.index(options.command) + 1 :]
     _configure_logging(options.verbose)
     signals: list[int] = []
     try:

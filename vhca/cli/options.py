@@ -457,8 +457,9 @@ def add_kernel_options(group: argparse._ActionsContainer) -> None:
         "--kernel",
         default=DEFAULT_KERNEL,
         metavar="SPEC",
-        help="a version (6.19, fetched as a package), a kernel build tree, a folder or .tar with"
-        " usr/lib/modules/VERSION and its image (there, or in boot/), or a bzImage (default: %(default)s)",
+        help="a version (6.19, fetched as a package; `vhca kernels` lists them), a kernel build tree, a package (.deb,"
+        " .rpm) or a folder of them, a folder or .tar with usr/lib/modules/VERSION and its image (there, or in boot/),"
+        " or a bzImage (default: %(default)s)",
     )
     group.add_argument(
         "--modules", type=existing_folder, metavar="DIR", help="modules for a bzImage, as installed or in their tree"

@@ -20,6 +20,7 @@ from vhca.lab import kernels, packages, pins, qemu
 from vhca.lab.cache import Cache, Progress, free_bytes
 from vhca.lab.errors import LabError
 from vhca.lab.guest_system import guest_root_place
+from vhca.lab.kernel_index import matches
 from vhca.lab.vmlinux import known_boot_file
 from vhca.native import NativeError, choice, compiler
 
@@ -79,7 +80,7 @@ def _cached_kernel(cache: Cache, kernel: str | Path) -> str:
     """The release in the cache, or the path, that `kernel` means; empty if it would have to be fetched."""
     if Path(kernel).expanduser().exists():
         return str(kernel)
-    fitting = [r for r in kernels.cached_releases(cache) if kernels.matches(str(kernel), r)]
+    fitting = [r for r in kernels.cached_releases(cache) if matches(str(kernel), r)]
     return fitting[-1] if fitting else ""
 
 
@@ -163,7 +164,7 @@ def _kernel(cache: Cache, kernel: str | Path) -> Finding:
     if found := _cached_kernel(cache, kernel):
         resolved = kernels.resolve(kernel, cache, Progress(quiet=True))
         return Finding(Level.OK, "kernel", f"{resolved.release}, {len(resolved.modules)} modules ({found})")
-    pinned = [release for release in pins.KERNELS if kernels.matches(str(kernel), release)]
+    pinned = [release for release in pins.KERNELS if matches(str(kernel), release)]
     archive = kernels.fallback_archive()
     source = f" ({pinned[0]})" if pinned else ""
     fallback = f"; if that fails, {archive} is used if it is that version" if archive else ""

@@ -8,7 +8,8 @@ A SPEC is one of
 * a folder or `.tar` laid out like an installed kernel: modules in `usr/lib/modules/VERSION` (or
   `lib/modules/VERSION`), the image in `boot/vmlinuz-VERSION` or beside the modules as `vmlinuz` (Debian from
   7.2 on, Fedora); or the folder `VERSION` alone, if it has its image;
-* a bzImage, with the modules in a folder given beside it, or around it.
+* a bzImage, with the modules in a folder given beside it, or around it (`/boot/vmlinuz-VERSION` of the host);
+* a package of a kernel, `.deb` or `.rpm`, or a folder with those that it is made of.
 
 Guarantees: the result can be read until the process ends; the same content has the same `identity`.
 """
@@ -21,17 +22,20 @@ import os
 import re
 import struct
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vhca.lab import pins
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import KernelError, LabError
-from vhca.lab.packages import SUITES, PackageStore, unpack
+from vhca.lab.kernel_index import Listed, Search, matches, version_key
+from vhca.lab.packages import PackageStore, unpack
+from vhca.lab.rpm import unpack_kernel
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?([-+].*)?$")
-_IMAGE_PACKAGE = re.compile(r"linux-image-(\d+\.\d+(?:\.\d+)?\S*?-amd64)$")
+_PACKAGE_SUFFIXES = (".deb", ".rpm")
+_NO_KERNEL = re.compile(r"headers|devel|debug|-dbg|libc-dev|kbuild|tools|-doc|source|\.src\.")
 
 
 @dataclass(slots=True, frozen=True)
@@ -91,11 +95,12 @@ def _fetch_version(version: str, cache: Cache, progress: Progress) -> Kernel:
     pinned = [release for release in pins.KERNELS if matches(version, release)]
     if pinned:
         store = PackageStore(cache, progress, "kernel")
-        release = max(pinned, key=_version_key)
+        release = max(pinned, key=version_key)
         debs = store.fetch_pool(pins.KERNELS[release], f"kernel {release}")
     else:
-        store, release, names = _search(version, cache, progress)
-        debs = store.fetch(store.plan_alone(names), f"kernel {release}")
+        listed = _search(version, cache, progress)
+        store, release = listed.store, listed.release
+        debs = store.fetch(store.plan_alone(listed.packages), f"kernel {release}")
 
     def build(place: Path) -> None:
         unpack(debs, place, progress, f"unpacking kernel {release}")
@@ -105,53 +110,25 @@ def _fetch_version(version: str, cache: Cache, progress: Progress) -> Kernel:
     return _from_installed(place, "packages", release)
 
 
-def _search(version: str, cache: Cache, progress: Progress) -> tuple[PackageStore, str, list[str]]:
-    """Where this version can be fetched from, its release, and its packages; older suites are asked last."""
-    known: set[str] = set()
-    for suites in (SUITES, pins.OLDER_KERNEL_SUITES):
-        store = PackageStore(cache, progress, "kernel", suites)
-        listed = [m[1] for name in store.names("linux-image-") if (m := _IMAGE_PACKAGE.match(name))]
-        known.update(release.split("+")[0].removesuffix("-amd64") for release in listed)
-        fitting = [r for r in listed if matches(version, r) and not re.search(r"-(rt|cloud)-|unsigned", r)]
-        release, names = _deliverable(store, sorted(fitting, key=_version_key, reverse=True))
-        if names:
-            return store, release, names
+def _search(version: str, cache: Cache, progress: Progress) -> Listed:
+    """The newest kernel of this version, in the first suite that can deliver one."""
+    search = Search(cache, progress)
+    for kernels in search.kernels(version):
+        if fitting := [listed for listed in kernels if matches(version, listed.release)]:
+            return fitting[-1]
+    known = ", ".join(sorted(search.known, key=version_key)) or "none"
+    unreached = f"; not reached: {', '.join(search.unreached)}" if search.unreached else ""
     raise KernelError(
-        f"kernel {version}: the mirror cannot deliver it (it lists"
-        f" {', '.join(sorted(known, key=_version_key)) or 'none'}; not all are complete)",
-        "give another version, or a bzImage, build tree or archive of your own",
+        f"kernel {version}: the mirror cannot deliver it (it lists {known}; not all are complete{unreached})",
+        "see `vhca kernels`; give another version, or a bzImage, build tree, package or archive of your own",
     )
-
-
-def _deliverable(store: PackageStore, releases: list[str]) -> tuple[str, list[str]]:
-    """The first release whose files the index really has, and the names of the packages that hold them."""
-    for release in releases:
-        split = [f"linux-{part}-{release}" for part in ("binary", "modules", "base")]
-        whole = f"linux-image-{release}"
-        have = store.candidates([*split, whole])
-        if have.issuperset(split):
-            return release, split
-        if whole in have and not have.intersection(split):
-            return release, [whole]
-    return "", []
-
-
-def matches(version: str, release: str) -> bool:
-    """Does `6.19` or `6.19.14` mean this release? Whole numbers must agree, from the left."""
-    return release == version or (
-        release.startswith(version) and len(release) > len(version) and release[len(version)] in ".+-"
-    )
-
-
-def _version_key(release: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", release.split("+")[0])]
 
 
 def cached_releases(cache: Cache) -> list[str]:
     """Releases whose packages are unpacked in the cache, oldest first."""
     with contextlib.suppress(OSError):
         names = [p.name for p in cache.path("kernels").iterdir() if not p.name.startswith(".")]
-        return sorted(names, key=_version_key)
+        return sorted(names, key=version_key)
     return []
 
 
@@ -173,23 +150,60 @@ def _from_path(path: Path, cache: Cache, progress: Progress, modules_dir: Path |
     if path.is_dir():
         if (path / "arch/x86/boot/bzImage").exists():
             return _from_build_tree(path)
+        if packages := _packages_in(path):
+            return _from_packages(packages, path, cache, progress)
         return _from_installed(path, str(path))
+    if path.suffix in _PACKAGE_SUFFIXES:
+        return _from_packages([path], path, cache, progress)
     if path.suffixes[-1:] == [".tar"] or ".tar" in path.suffixes[-2:]:
-        status = path.stat()
-        key = hashlib.sha256(f"{path} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
 
         def build(place: Path) -> None:
             progress.step(f"unpacking {path}")
             with tarfile.open(path) as archive:
                 _extract(archive, place)
 
-        return _from_installed(cache.obtain("kernel-archives", key, build, progress), str(path))
+        return _from_installed(cache.obtain("kernel-archives", _key_of([path]), build, progress), str(path))
+    return _from_image(path, modules_dir)
+
+
+def _key_of(files: Sequence[Path]) -> str:
+    """What is unpacked of these files is kept by this; it changes with their sizes and times."""
+    digest = hashlib.sha256()
+    for path in files:
+        status = path.stat()
+        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _packages_in(folder: Path) -> list[Path]:
+    """The packages in a folder that may be parts of a kernel: no headers, no debug information."""
+    found = [path for path in sorted(folder.iterdir()) if path.suffix in _PACKAGE_SUFFIXES and path.is_file()]
+    return [path for path in found if not _NO_KERNEL.search(path.name)]
+
+
+def _from_packages(packages: Sequence[Path], origin: Path, cache: Cache, progress: Progress) -> Kernel:
+    """A kernel of package files that are not of the mirror; nothing of them is run."""
+
+    def build(place: Path) -> None:
+        progress.step(f"unpacking {', '.join(path.name for path in packages)}")
+        place.mkdir()
+        for rpm in (path for path in packages if path.suffix == ".rpm"):
+            unpack_kernel(rpm, place)
+        if debs := [path for path in packages if path.suffix == ".deb"]:
+            unpack(debs, place, progress, f"unpacking {origin.name}")
+
+    return _from_installed(cache.obtain("kernel-archives", _key_of(packages), build, progress), str(origin))
+
+
+def _from_image(path: Path, modules_dir: Path | None) -> Kernel:
     release = bzimage_release(path)
     if release is None:
-        raise KernelError(f"{path} is no bzImage, tar archive or folder", "give the bzImage of an x86-64 build")
+        raise KernelError(f"{path} is no bzImage, package, archive or folder", "give the bzImage of an x86-64 build")
     modules = modules_dir.expanduser().resolve() if modules_dir else None
     if modules is None and _is_module_folder(path.parent):
         modules = path.parent
+    if modules is None and path.parent.name == "boot":  # of an installed kernel
+        modules = _modules_below(path.parent.parent, release)
     if modules is not None and (modules / "modules.order").exists() and (modules / "arch/x86").exists():
         return _kernel(release, path, _built_modules(modules), modules, str(path))
     root = _modules_root(modules, release) if modules else None
@@ -227,18 +241,18 @@ def _from_build_tree(tree: Path) -> Kernel:
 
 
 def _from_installed(root: Path, origin: str, release: str | None = None) -> Kernel:
-    images = {found: image for found, image in _installed_images(root) if release in (None, found)}
+    images = {found: image for found, image in installed_images(root) if release in (None, found)}
     if not images:
         raise KernelError(
             f"{root}: no boot/vmlinuz-*, no usr/lib/modules/*/vmlinuz and no arch/x86/boot/bzImage in it",
             "a kernel folder holds boot/ and usr/lib/modules/VERSION/, or is a build tree",
         )
-    found = release or max(images, key=_version_key)
+    found = release or max(images, key=version_key)
     modules = _modules_root(root, found)
     return _kernel(found, images[found], _installed_modules(modules) if modules else {}, modules, origin)
 
 
-def _installed_images(root: Path) -> Iterator[tuple[str, Path]]:
+def installed_images(root: Path) -> Iterator[tuple[str, Path]]:
     """Release and place of every image below `root`, in the layouts of distributions; the preferred ones last."""
     if _is_module_folder(root) and (root / "vmlinuz").is_file():
         yield bzimage_release(root / "vmlinuz") or root.name, root / "vmlinuz"
@@ -258,10 +272,14 @@ def _is_module_folder(place: Path) -> bool:
 
 def _modules_root(root: Path, release: str) -> Path | None:
     """The folder with `kernel/` in it, whether `root` is that folder or one of those above it."""
-    for place in (root / "usr/lib/modules" / release, root / "lib/modules" / release, root / release, root):
-        if _is_module_folder(place):
-            return place
-    return None
+    places = (root / release, root)
+    return _modules_below(root, release) or next((place for place in places if _is_module_folder(place)), None)
+
+
+def _modules_below(root: Path, release: str) -> Path | None:
+    """Where the modules of an installed kernel are; `root` is `/`, or what stands for it."""
+    places = (root / "usr/lib/modules" / release, root / "lib/modules" / release)
+    return next((place for place in places if _is_module_folder(place)), None)
 
 
 def _installed_modules(root: Path) -> dict[str, Path]:

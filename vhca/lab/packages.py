@@ -140,16 +140,24 @@ class PackageStore:
     """apt with folders of its own, in the cache.
 
     `shelf` names where fetched files lie until :meth:`clear`; two processes may use one cache at a time, but
-    not one shelf. `suites` are those that packages come from; each set has an index of its own.
+    not one shelf. `suites` are those that packages come from; each set has an index of its own. `late`: take an index
+    that the mirror has not renewed in time, too; it must be signed all the same.
     """
 
     def __init__(
-        self, cache: Cache, progress: Progress, shelf: str = "other", suites: tuple[str, ...] = SUITES
+        self,
+        cache: Cache,
+        progress: Progress,
+        shelf: str = "other",
+        suites: tuple[str, ...] = SUITES,
+        *,
+        late: bool = False,
     ) -> None:
         self.cache = cache
         self.progress = progress
         self.shelf = shelf
         self.suites = suites
+        self._late = late
         self._folder = "apt" if suites == SUITES else f"apt-{'-'.join(suites)}"
         self._configured: dict[str, str] | None = None
         self._fresh = False
@@ -193,6 +201,8 @@ class PackageStore:
             "Acquire::ForceHash": "SHA256",  # in what --print-uris prints
             "Acquire::Retries": "2",
         }
+        if self._late:
+            settings["Acquire::Check-Valid-Until"] = "false"
         if os.geteuid() == 0:
             # apt's own unprivileged user may not enter the cache folder; without this it says so each time
             settings["APT::Sandbox::User"] = "root"

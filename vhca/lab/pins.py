@@ -12,8 +12,8 @@ from vhca.lab.packages import PoolFile
 QEMU_PACKAGES: Final = ("qemu-system-x86",)
 QEMU_SUITE: Final = "trixie-backports"
 
-# For kernels that the suites above do not have; asked only for a version that is not there.
-OLDER_KERNEL_SUITES: Final = ("bookworm",)
+# For kernels that the usual suites do not have; asked in this order, and only for a version that is not there.
+OTHER_KERNEL_SUITES: Final = ("bookworm", "bookworm-backports", "forky", "sid", "experimental")
 
 TSHARK_PACKAGES: Final = ("tshark",)
 

@@ -11,6 +11,8 @@ Fixtures: `lab` (a running :class:`vhca.lab.Lab`), `guest` (its first guest), `g
 `@pytest.mark.vhca_fault("g0", "command CREATE_MKEY nth=3 status=NO_RES_ERR")` lets something go wrong inside a card.
 The marker `vhca` takes the arguments of `Lab`, and `fresh=True` for a lab of the test's own. Without it, tests with
 the same arguments share one lab; it is replaced after a failed test, and when a guest of it no longer answers.
+`kernels=("6.1", "6.19")` runs the test once on each of these; `--vhca-kernels 6.1,6.19` does so for all tests whose
+marker names no kernel.
 
 Assumes nothing: every pytest run of the environment loads this file, so it imports nothing but pytest until a test
 asks for a guest. Guarantees: a host that cannot run guests skips these tests, says why and counts them
@@ -33,13 +35,15 @@ if TYPE_CHECKING:
 
 _FIXTURES: Final = {"lab": 1, "guest": 1, "guest_pair": 2}
 _MARKERS: Final = (
-    "vhca(guests, kernel, hcas_per_guest, guest, card, rack, ..., fresh=False): the lab that the fixtures lab, guest"
-    " and guest_pair give; the arguments are those of vhca.lab.Lab; fresh=True: not shared with other tests",
+    "vhca(guests, kernel, hcas_per_guest, guest, card, rack, ..., kernels=(), fresh=False): the lab that the fixtures"
+    " lab, guest and guest_pair give; the arguments are those of vhca.lab.Lab; kernels: once on each of these;"
+    " fresh=True: not shared with other tests",
     "vhca_fault(card, rule, ...): let something go wrong inside a card (h0, or g0 for guest g0's first) while the test"
     " runs; docs/faults.md has the rules",
     "vhca_allow_kernel_bug(regex, ...): a kernel report whose headline one of these matches does not fail the test",
     "guest: boots guests (set by itself on tests that use those fixtures)",
 )
+_KERNEL: Final = "vhca_kernel"
 _SHARED_LABS_MAX: Final = 2
 _TAIL_LINES: Final = 30
 _POOL: Final = pytest.StashKey["_Pool"]()
@@ -160,6 +164,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="keep the consoles, QEMU's messages and the cards' logs of every lab in DIR/lab-N-... (with xdist:"
         " DIR/gwN/lab-N-...), instead of in pytest's temporary folder",
     )
+    group.addoption(
+        "--vhca-kernels",
+        metavar="A,B,...",
+        help="run each test with guests, unless its marker names kernels, once on each of these kernels",
+    )
     parser.addini(
         "vhca_fail_on_kernel_bug", "fail a test during which a guest's kernel reports a bug", type="bool", default=True
     )
@@ -172,6 +181,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let a test with guests run once on each kernel that was asked for; those on one kernel follow each other."""
+    if _KERNEL not in metafunc.fixturenames:
+        return
+    named: dict[str, Any] = {}
+    for marker in reversed(list(metafunc.definition.iter_markers("vhca"))):
+        named.update(marker.kwargs)
+    kernels = named.get("kernels", ())
+    if isinstance(kernels, str) or ("kernels" in named and "kernel" in named):
+        raise pytest.UsageError("@pytest.mark.vhca takes kernel='6.19', or kernels=('6.12', '6.19')")
+    if not {"kernel", "kernels"} & named.keys() and (asked := metafunc.config.getoption("--vhca-kernels")):
+        kernels = [name.strip() for name in str(asked).split(",") if name.strip()]
+    if kernels:
+        metafunc.parametrize(_KERNEL, list(map(str, kernels)), indirect=True, scope="session")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -281,11 +306,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 # ---- fixtures ----
 
 
+@pytest.fixture(scope="session")
+def vhca_kernel(request: pytest.FixtureRequest) -> str | None:
+    """The kernel that the test shall run on, if it runs on several; else None: its marker's, or the usual one."""
+    return getattr(request, "param", None)
+
+
 @pytest.fixture
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, vhca_kernel: str | None
+) -> Iterator[Lab]:
     """A running lab, as the test's marker `vhca` describes it; by default two guests with a card each."""
     pool = request.config.stash.setdefault(_POOL, _Pool(tmp_path_factory, _artefacts(request.config)))
     arguments, fresh = _wanted(request)
+    if vhca_kernel is not None:
+        arguments["kernel"] = vhca_kernel
     uses = [count for name, count in _FIXTURES.items() if name in request.fixturenames]
     only_lab = not {"guest", "guest_pair"}.intersection(request.fixturenames)
     least = 2 if only_lab else max(uses)
@@ -345,6 +380,7 @@ def _wanted(request: pytest.FixtureRequest) -> tuple[dict[str, Any], bool]:
         if marker.args:
             raise pytest.UsageError("@pytest.mark.vhca takes keywords only, such as guests=2")
         arguments.update(marker.kwargs)
+    arguments.pop("kernels", None)
     return arguments, bool(arguments.pop("fresh", False))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,48 @@ def test_a_failed_test_shows_evidence_and_spends_its_lab(suite: pytest.Pytester)
     result.stdout.fnmatch_lines(["live qp = 2"])
     result.stdout.no_fnmatch_line("nothing = 0")
     assert (suite.path / "stops").read_text().splitlines()[0] == "1 True"
+
+
+KERNELS = """
+import pytest
+seen = []
+def note(lab, request): seen.append((request.node.name, lab.number, lab.kernel))
+def test_one(lab, request): note(lab, request)
+def test_two(guest, lab, request): note(lab, request)
+@pytest.mark.vhca(kernel="5.10")
+def test_named(lab, request): note(lab, request)
+@pytest.mark.vhca(kernels=("6.2", "6.3"))
+def test_several(lab, request): note(lab, request)
+def test_without_guests(): pass
+def test_end():
+    for line in seen: print(*line)
+"""
+
+
+def test_tests_run_once_on_each_kernel_and_share_labs(suite: pytest.Pytester) -> None:
+    conftest = suite.path / "conftest.py"
+    conftest.write_text(conftest.read_text().replace("Lab.number += 1", "Lab.number += 1; self.kernel = kernel"))
+    result = _run(suite, KERNELS, "--vhca-kernels", "6.1, 6.19", "-s")
+    result.assert_outcomes(passed=9)
+    seen = re.findall(r"(test_\w+\[\S+\]) (\d+) (\S+)", result.stdout.str())
+    assert {(name, kernel) for name, _, kernel in seen} == {
+        (f"{test}[{kernel}]", kernel)
+        for test, kernels in (
+            ("test_one", ("6.1", "6.19")),
+            ("test_two", ("6.1", "6.19")),
+            ("test_several", ("6.2", "6.3")),
+        )
+        for kernel in kernels
+    }
+    labs = {kernel: {number for _, number, other in seen if other == kernel} for _, _, kernel in seen}
+    assert [len(numbers) for numbers in labs.values()] == [1] * 4, "tests on one kernel share its lab"
+
+
+@pytest.mark.parametrize("marker", ["kernels='6.1'", "kernel='6.1', kernels=('6.2',)"])
+def test_kernels_are_several_or_one(suite: pytest.Pytester, marker: str) -> None:
+    result = _run(suite, f"import pytest\n@pytest.mark.vhca({marker})\ndef test_a(lab): pass")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*takes kernel='6.19', or kernels=*"])
 
 
 def test_junit_has_the_evidence_of_a_failed_test(suite: pytest.Pytester) -> None:

@@ -10,6 +10,7 @@ import pytest
 from vhca.lab import kernels
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import KernelError, PackageError
+from vhca.lab.kernel_index import matches
 from vhca.lab.packages import PackageStore
 
 RELEASE = "6.19.14+deb13-amd64"
@@ -222,7 +223,7 @@ def test_a_word_is_neither_path_nor_version(cache: Cache) -> None:
     ],
 )
 def test_a_version_matches_whole_numbers(version: str, release: str, fits: bool) -> None:
-    assert kernels.matches(version, release) is fits
+    assert matches(version, release) is fits
 
 
 def test_a_cached_version_needs_no_packages(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

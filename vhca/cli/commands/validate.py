@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vhca.cli import status
+from vhca.cli.cells import kernel_names
 from vhca.cli.options import add_kernel_options
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ examples:
   vhca validate
   vhca validate --only A C07
   vhca validate --kernel 6.12 --output ~/validation
+  vhca validate --kernels 6.1,6.12,6.19 --output ~/validation
   vhca validate --only A12 --source --update
 
 exit codes:
@@ -48,11 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source", action="store_true", help="fetch the kernel's source package (160 MB) for claims about its text"
     )
-    add_kernel_options(parser.add_argument_group("guests"))
+    guests = parser.add_argument_group("guests")
+    add_kernel_options(guests)
+    guests.add_argument(
+        "--kernels", type=kernel_names, metavar="A,B,...", help="test on each of these, and compare (as --compare does)"
+    )
     output = parser.add_argument_group("results")
     output.add_argument("--output", type=Path, metavar="DIR", help="write page, record and XML to this folder")
     output.add_argument(
         "--update", action="store_true", help="with --only: put the outcomes into the record that is there"
+    )
+    output.add_argument(
+        "--compare",
+        action="store_true",
+        help="test nothing: write the page that compares the records that are there, kernels.md",
     )
     output.add_argument("--evidence", action="store_true", help="print the evidence of each claim")
     output.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the logs of guests and cards in this folder")
@@ -60,13 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command."""
-    from acceptance.claims.bench import Bench
-    from acceptance.claims.framework import all_claims, choose, packages_of
-    from acceptance.claims.report import KIND, Record, load, write
-    from acceptance.claims.run import run_claims
-    from acceptance.claims.verdict import Status
+    from acceptance.claims.compare import write_page
+    from acceptance.claims.framework import all_claims, choose
+    from acceptance.claims.report import KIND
     from acceptance.places import results_folder
-    from vhca.lab import Cache, Progress
 
     try:
         claims = choose(all_claims(), options.only)
@@ -78,10 +86,27 @@ def execute(options: argparse.Namespace) -> int:
             print(f"{claim.id}  {claim.text}")
         return status.OK
     writes = not options.only or options.update or options.output is not None
-    folder = results_folder(KIND, options.output) if writes else None
+    folder = results_folder(KIND, options.output) if writes or options.compare else None
+    failed = 0
+    for kernel in [] if options.compare else options.kernels or [options.kernel]:
+        failed += _on_kernel(kernel, claims, options, folder)
+    if folder is not None and (options.kernels or options.compare):
+        print(f"written: {write_page(folder)}")
+    return status.FAILED if failed else status.OK
+
+
+def _on_kernel(kernel: str, claims: list[Claim], options: argparse.Namespace, folder: Path | None) -> int:
+    """Test the claims on a kernel and write its record, if there is a folder; how many tests did not work."""
+    from acceptance.claims.bench import Bench
+    from acceptance.claims.framework import packages_of
+    from acceptance.claims.report import Record, load, write
+    from acceptance.claims.run import run_claims
+    from acceptance.claims.verdict import Status
+    from vhca.lab import Cache, Progress
+
     started_s = time.monotonic()
     bench = Bench(
-        kernel=options.kernel,
+        kernel=kernel,
         modules_dir=options.modules,
         log_dir=options.log_dir,
         packages=packages_of(claims),
@@ -108,7 +133,7 @@ def execute(options: argparse.Namespace) -> int:
             record.about = {**stored.about, **record.about}
         for path in write(record, folder):
             print(f"written: {path}")
-    return status.FAILED if failed else status.OK
+    return failed
 
 
 def _print(claim: Claim, verdict: Verdict, evidence: bool) -> None:
