@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours, guest_command = split_at_dashes(words)
     options = parser().parse_args(ours)
     options.guest_command = guest_command
-    options.words = ours[ours.index(options.command) + 1 :]
+    options.line = words_of_command(ours)
     _configure_logging(options.verbose)
     signals: list[int] = []
     try:
@@ -154,6 +154,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status.TROUBLE
     except Exception as error:
         return _explain(error, options.verbose)
+
+
+def words_of_command(words: Sequence[str]) -> list[str]:
+    """What stands behind the command's name."""
+    names = {module.NAME for module in _COMMANDS}
+    at = next((number for number, word in enumerate(words) if word in names), len(words))
+    return list(words[at + 1 :])
 
 
 def split_at_dashes(words: list[str]) -> tuple[list[str], list[str] | None]:

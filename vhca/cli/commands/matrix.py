@@ -103,7 +103,7 @@ def execute(options: argparse.Namespace) -> int:
 def words_for_cells(options: argparse.Namespace, own: list[argparse.Action]) -> list[str]:
     """What of the command line is for each `vhca run`; its logs go where this command says."""
     logs = argparse.ArgumentParser(add_help=False).add_argument("--log-dir")
-    return words_of_run(options.words, [*own, logs])
+    return words_of_run(options.line, [*own, logs])
 
 
 def log_folder(options: argparse.Namespace) -> Path:
