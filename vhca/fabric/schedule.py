@@ -4,7 +4,6 @@ Each event happens `at` a time behind the start, `every` so long again, `times` 
 by chance that the seed decides; what lasts `for` a time is undone then. docs/fabric.md shows one.
 """
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -15,6 +14,7 @@ from vhca.fabric.cables import Cables
 from vhca.fabric.faults import ACTIONS, DIRECTIONS, Action, Direction, Fault
 from vhca.fabric.line import MAX_LATENCY_NS, PLAIN, LineConfig
 from vhca.fabric.link import CallLater
+from vhca.toml_files import read_toml
 
 MAX_EVENTS: Final = 1000
 MAX_BYTES: Final = 1 << 20
@@ -78,8 +78,8 @@ def read(text: str) -> Schedule:
     if len(text) > MAX_BYTES:
         raise ScheduleError(f"more than {MAX_BYTES} characters")
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        document = read_toml(text)
+    except ValueError as error:
         raise ScheduleError(f"not TOML: {error}") from error
     seed = document.pop("seed", 0)
     tables = document.pop("event", [])

@@ -5,7 +5,6 @@ table begins.
 """
 
 import re
-import tomllib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from vhca.fabric import quantities
 from vhca.fabric.line import MAX_LATENCY_NS, PLAIN, LineConfig
 from vhca.fabric.topology import Builder, Cable, End, Kind, NodeSpec, Topology, TopologyError, at_line
 from vhca.management.link_speed import LinkSpeed
+from vhca.toml_files import read_toml
 
 DEFAULT_PORTS: Final[dict[Kind, int]] = {"switch": 36, "host": 1}
 _KINDS: Final[tuple[Kind, ...]] = ("switch", "host")
@@ -24,8 +24,8 @@ def read(text: str, beside: tuple[str, ...] = ()) -> Topology:
     :raises TopologyError: it says no fabric; the error says where.
     """
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError of its own
+        document = read_toml(text)
+    except ValueError as error:  # a number of thousands of digits is a ValueError of its own
         raise TopologyError(f"not TOML: {error}; mend it, or rename what ibnetdiscover has printed") from error
     for key in beside:
         document.pop(key, None)

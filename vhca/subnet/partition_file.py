@@ -97,19 +97,19 @@ def _who(who: int | str) -> str:
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     """What ends with a semicolon, without comments, and the line that it begins in."""
-    start, parts = 1, list[str]()
+    start, parts, begun = 1, list[str](), False
     for number, line in enumerate(text.splitlines(), 1):
         pieces = line.split("#", 1)[0].split(";")
         for index, piece in enumerate(pieces):
-            if not "".join(parts).strip():
+            if not begun:
                 start, parts = number, []
             parts.append(piece + "\n")
+            begun = begun or bool(piece.strip())
             if index < len(pieces) - 1:
-                statement = "".join(parts)
-                if statement.strip():
-                    yield start, statement
-                parts = []
-    if "".join(parts).strip():
+                if begun:
+                    yield start, "".join(parts)
+                parts, begun = [], False
+    if begun:
         raise PartitionError(f"line {start}: a semicolon is missing at the end")
 
 
@@ -121,6 +121,7 @@ class _Reader:
         everybody = [Member("ALL"), Member("SELF", "full")]
         self.partitions = {DEFAULT_PARTITION: Partition("Default", DEFAULT_PARTITION, members=everybody)}
         self.groups: dict[bytes, Group] = {}
+        self._named = {one.name: one for one in self.partitions.values()}
         self._last = 0  # P_Key that was made for a partition without one
 
     def take(self, line: int, statement: str) -> None:
@@ -154,13 +155,18 @@ class _Reader:
         if not equals and name[:1].isdigit():
             name, value = "", name
         pkey = _number(line, "P_Key", value, 0xFFFF) & ~FULL_MEMBER if value else 0
-        known = next((one for one in self.partitions.values() if name and one.name == name), None)
+        known = self._named.get(name)
         if not pkey and known is not None:
             return known
         while not pkey:
             self._last += 1
+            if self._last > DEFAULT_PARTITION:
+                raise PartitionError(f"line {line}: there is no P_Key left for it")
             pkey = self._last if self._last not in self.partitions else 0
-        return self.partitions.setdefault(pkey, Partition(name, pkey))
+        one = self.partitions.setdefault(pkey, Partition(name, pkey))
+        if name:
+            self._named.setdefault(one.name, one)
+        return one
 
     def _multicast(self, line: int, one: Partition, text: str, defaults: Flags, scopes: Sequence[int]) -> None:
         first, *flags = text.split(",")

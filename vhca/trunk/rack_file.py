@@ -7,7 +7,6 @@ file waits at its address, where each of its trunks takes a port; the other one 
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,6 +16,7 @@ from typing import Any, Final
 from vhca.fabric import topology_toml
 from vhca.fabric.topology import Cable, Topology, TopologyError
 from vhca.fabric.topology_files import MAX_FILE_BYTES, load
+from vhca.toml_files import read_toml
 from vhca.trunk.keys import KeyPair, is_key
 
 MAX_RACKS: Final = 64
@@ -108,8 +108,8 @@ def read_rack_file(text: str, folder: Path) -> RackFile:
     :raises TopologyError: nor a fabric.
     """
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        document = read_toml(text)
+    except ValueError as error:
         raise RackFileError(f"not TOML: {error}") from error
     tables = document.pop("rack", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):

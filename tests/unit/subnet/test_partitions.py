@@ -91,6 +91,8 @@ def test_what_is_written_for_opensm_is_the_same() -> None:
         ("A=1, ipoib, mtu=4 :\n mgid=ff12:401b::1,mtu=3\n ;", "line 2: a group of IP has the mtu of its"),
         ("A=1 :\n mgid=ff12:401b:8002::1\n ;", "line 2: the GID has another P_Key"),
         ("A=1 : " + "1" * (1 << 20) + ";", "more than 1 MiB"),
+        ("".join(f"N{n}: ;\n" for n in range(1 << 15)), "line 32767: there is no P_Key left"),
+        ("\n\na\n" + "b\n" * 300_000, "line 3: a semicolon is missing"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(text: str, complaint: str) -> None:
