@@ -6,7 +6,7 @@ A GUID that was here before keeps its LID as long as there are LIDs for all. Wit
 
 from collections.abc import Mapping
 
-from vhca.subnet.topology import Topology
+from vhca.subnet.topology import Pieces, Topology, in_pieces
 from vhca.wire.packet import MULTICAST_LID_FIRST
 
 
@@ -31,7 +31,7 @@ class Addresses:
         """The LIDs of all that are here or were, by port GUID."""
         return {guid: range(lid, lid + self._counts.get(guid, 1)) for guid, lid in self._lids.items()}
 
-    def assign(self, topology: Topology) -> None:
+    def assign(self, topology: Topology) -> Pieces:
         """Give all ports their LIDs: known GUIDs the one that they had, new ones what they have if it is free.
 
         Else the lowest that is free.
@@ -40,27 +40,34 @@ class Addresses:
         if len(self._lids.keys() | present) << self.lmc >= MULTICAST_LID_FIRST:
             self._lids = {guid: lid for guid, lid in self._lids.items() if guid in present}
         # Of those that are away, too: what they are is not known any more, so they keep room for an adapter.
-        taken = {one for lid in self._lids.values() for one in range(lid, lid + (1 << self.lmc))}
+        taken: set[int] = set()
+        for lid, pause in in_pieces(list(self._lids.values())):
+            taken.update(range(lid, lid + (1 << self.lmc)))
+            if pause:
+                yield
         lowest: dict[int, int] = {}  # by how many LIDs are needed: none below is free
-        for node, port in topology.end_ports():
+        for (node, port), pause in in_pieces(topology.end_ports()):
+            if pause:
+                yield
             port.lmc = 0 if node.is_switch else self.lmc
             count = 1 << port.lmc
             self._counts[port.guid] = count
-            lid = self._lids.get(port.guid)
-            if lid is None or lid % count:
-                lid = port.info.lid
-                if not _free(lid, count, taken):
-                    lid = lowest.get(count, count)
-                    while lid < MULTICAST_LID_FIRST and not _free(lid, count, taken):
-                        lid += count
-                    lowest[count] = lid
-                if lid >= MULTICAST_LID_FIRST:
-                    # More ports than LIDs: who comes last has none.
-                    continue
-                self._lids[port.guid] = lid
-                taken.update(range(lid, lid + count))
-            port.lid = lid
-        topology.index()
+            known = self._lids.get(port.guid)
+            if known is not None and known % count == 0:
+                port.lid = known
+                continue
+            lid = port.info.lid
+            if not _free(lid, count, taken):
+                lid = lowest.get(count, count)
+                while lid < MULTICAST_LID_FIRST and not _free(lid, count, taken):
+                    lid += count
+                lowest[count] = lid
+            if lid >= MULTICAST_LID_FIRST:
+                # More ports than LIDs: who comes last has none.
+                continue
+            self._lids[port.guid] = port.lid = lid
+            taken.update(range(lid, lid + count))
+        yield from topology.index()
 
 
 def _free(lid: int, count: int, taken: set[int]) -> bool:

@@ -352,7 +352,11 @@ class SubnetAdministration:
         if isinstance(wanted, sa.PortInfoRecord) and by_bits:
             bits = wanted.info.capability_mask
             mask &= ~sa.PORT_INFO_CAPABILITY_MASK
-        for row, about in records.EVERY[layout](self.manager):
+        for each in records.EVERY[layout](self.manager):
+            if each is None:
+                yield None
+                continue
+            row, about = each
             able = not isinstance(row, sa.PortInfoRecord) or row.info.capability_mask & bits == bits
             yield row if able and matches(row, wanted, mask) and all(map(sees, about)) else None
 

@@ -28,12 +28,15 @@ class Aliases:
 
     def apply(self, topology: Topology) -> None:
         """Note at each port what it has; that of ports which are gone is given up."""
-        present = {port.guid: port for _, port in topology.end_ports()}
-        for guid in self._of.keys() - present.keys():
-            del self._of[guid]
-        for guid, aliases in self._of.items():
-            present[guid].aliases = list(aliases)
-        topology.index()
+        for guid, aliases in list(self._of.items()):
+            found, key = topology.by_guid(guid), topology.owner(guid)
+            if found is None or key is None:
+                del self._of[guid]
+                continue
+            # A port that came meanwhile has its GUID for itself.
+            aliases[:] = [alias if topology.owner(alias) in (None, key) else 0 for alias in aliases]
+            before, found[1].aliases = found[1].aliases, list(aliases)
+            topology.index_aliases(key, before, aliases)
 
     def change(
         self, topology: Topology, port: NodePort, wanted: GuidInfoRecord, mask: int, remove: bool

@@ -7,6 +7,7 @@ does who stays silent; with many of them, the heavy sweep does not wait for the 
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from vhca.subnet.answers import ok
@@ -99,7 +100,7 @@ class Audit:
 
     def _ports(self) -> Work:
         """PortInfo of every port; those that were disabled poll again."""
-        places = [(node, port) for node in self._topology.nodes.values() for port in node.ports.values()]
+        places = ((node, port) for node in self._topology.nodes.values() for port in node.ports.values())
         wake: list[Request] = []
         for some in _slices(places):
             ask = self._ask
@@ -128,21 +129,22 @@ class Audit:
 
     def _identities(self) -> Work:
         """P_Keys and GUIDs: each table has what the manager intends and no more."""
-        pkeys: list[Part] = []
+        yield from self._compare(self._pkeys(), smpwire.P_KEY_TABLE, ManagerCount.CHANGED_PKEYS)
+        yield from self._compare(self._guids(), smpwire.GUID_INFO, ManagerCount.CHANGED_GUIDS)
+
+    def _pkeys(self) -> Iterator[Part]:
         for node, port, wanted in pkey_tables(self._topology):
             # With partitions, what is behind the intended entries counts, too.
             held = capacity(node) if self._partitioned else 0
             for block, data in pkey_blocks(wanted, held):
-                pkeys.append((node, port, block | (port.number << 16 if node.is_switch else 0), data))
-        yield from self._compare(pkeys, smpwire.P_KEY_TABLE, ManagerCount.CHANGED_PKEYS)
-        guids: list[Part] = [
-            (node, port, 0, smpwire.pack_guids([port.guid, *port.aliases]).ljust(64, b"\0"))
-            for node, port in self._topology.end_ports()
-            if not node.is_switch
-        ]
-        yield from self._compare(guids, smpwire.GUID_INFO, ManagerCount.CHANGED_GUIDS)
+                yield node, port, block | (port.number << 16 if node.is_switch else 0), data
 
-    def _compare(self, parts: list[Part], attr_id: int, counter: ManagerCount) -> Work:
+    def _guids(self) -> Iterator[Part]:
+        for node, port in self._topology.end_ports():
+            if not node.is_switch:
+                yield node, port, 0, smpwire.pack_guids([port.guid, *port.aliases]).ljust(64, b"\0")
+
+    def _compare(self, parts: Iterator[Part], attr_id: int, counter: ManagerCount) -> Work:
         ask = self._ask
         for some in _slices(parts):
             answers: list[Smp | None] = yield [
@@ -158,6 +160,6 @@ class Audit:
                 yield wrong
 
 
-def _slices(places: list[P]) -> Iterator[list[P]]:
-    for at in range(0, len(places), _READ_EACH_TURN):
-        yield places[at : at + _READ_EACH_TURN]
+def _slices(places: Iterator[P]) -> Iterator[list[P]]:
+    while some := list(islice(places, _READ_EACH_TURN)):
+        yield some

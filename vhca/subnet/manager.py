@@ -251,10 +251,13 @@ class SubnetManager:
                     self._stand_by(leader)
                     return
         self._meet_strangers()
+        for _ in self.addresses.assign(topology):
+            yield []
+        for _ in self.partitions.apply(topology, self.guid):
+            yield []
         self.topology = topology
-        self.addresses.assign(topology)
-        self.lid = next((port.lid for _, port in topology.end_ports() if port.guid == self.guid), self.lid)
-        self.partitions.apply(topology, self.guid)
+        own = topology.by_guid(self.guid)
+        self.lid = own[1].lid if own is not None else self.lid
         yield []
         # Switches first: answers and data of adapters need their tables.
         yield from self.ports.switches(topology)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from vhca.subnet.topology import Topology
+from vhca.subnet.topology import Pieces, Topology, in_pieces
 
 DEFAULT_PARTITION: Final = 0x7FFF
 FULL_MEMBER: Final = 0x8000
@@ -73,11 +73,14 @@ class Partitions:
         ]
         return Partitions(resolved, self.groups, self.enforced)
 
-    def apply(self, topology: Topology, own_guid: int) -> None:
+    def apply(self, topology: Topology, own_guid: int) -> Pieces:
         """Write into a topology what the table of each end port is to have, and which ports of switches look."""
-        for node, port in topology.end_ports():
+        for (node, port), pause in in_pieces(topology.end_ports()):
             port.pkeys = self._table(port.guid, node.is_switch, own_guid)
+            if pause:
+                yield
         for node in topology.switches():
+            yield
             able = node.switch_info is not None and node.switch_info.partition_enforcement_cap
             for number, port in node.ports.items():
                 peer = topology.cables.get((node.guid, number))

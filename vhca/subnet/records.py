@@ -1,6 +1,7 @@
 """The rows of the subnet's directory: what the subnet manager knows, as records that queries can match.
 
 Each row comes with the end ports that it is about: who may not speak to them does not see it (15.4.1.2 of volume 1).
+None stands for what was looked at and has no row: who goes through many of them lets others have their turn.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from vhca.wire import sa, smp
 from vhca.wire.sa import COMPONENTS
 
 About = tuple[NodePort, ...]
-Row = tuple[Layout, About]
+Row = tuple[Layout, About] | None
 
 
 def matches(record: Layout, wanted: Layout, mask: int) -> bool:
@@ -53,7 +54,9 @@ def _ports(manager: SubnetManager) -> Iterator[Row]:
 
 def _switches(manager: SubnetManager) -> Iterator[Row]:
     for switch in manager.topology.switches():
-        if switch.switch_info is not None and 0 in switch.ports:
+        if switch.switch_info is None or 0 not in switch.ports:
+            yield None
+        else:
             yield sa.SwitchInfoRecord(lid=switch.ports[0].lid, info=switch.switch_info), (switch.ports[0],)
 
 
@@ -74,6 +77,7 @@ def _links(manager: SubnetManager) -> Iterator[Row]:
     topology = manager.topology
     for (guid, number), (peer, peer_number) in topology.cables.items():
         if guid not in topology.nodes or peer not in topology.nodes:
+            yield None
             continue
         here, there = topology.nodes[guid], topology.nodes[peer]
         link = sa.LinkRecord(
@@ -103,6 +107,7 @@ def _pkeys(manager: SubnetManager) -> Iterator[Row]:
             table = port.pkeys
             if node.is_switch and port.number:
                 if not port.enforced or peer is None:
+                    yield None
                     continue
                 table = manager.topology.nodes[peer[0]].ports[peer[1]].pkeys
             for block, data in pkey_blocks(tuple(table), 0):
@@ -122,12 +127,14 @@ def _guids(manager: SubnetManager) -> Iterator[Row]:
 
 def _linear_tables(manager: SubnetManager) -> Iterator[Row]:
     for switch in manager.topology.switches():
+        yield None
         for block, data in manager.tables.linear(switch):
             yield sa.LinearTableRecord(lid=_lid_of(switch, 0), block=block, ports=data), _end(switch, None)
 
 
 def _multicast_tables(manager: SubnetManager) -> Iterator[Row]:
     for switch in manager.topology.switches():
+        yield None
         for position, block, data in manager.tables.multicast(switch):
             record = sa.MulticastTableRecord(lid=_lid_of(switch, 0), position=position, block=block, masks=data)
             yield record, _end(switch, None)

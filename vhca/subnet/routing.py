@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vhca.subnet.engines import Engine
-from vhca.subnet.topology import Topology
+from vhca.subnet.topology import Topology, in_pieces
 from vhca.wire.smp import NO_PORT
 
 SWITCHES_PER_TURN: Final = 32
@@ -65,27 +65,47 @@ class Routes:
 class _Graph:
     """Switches as numbers in the order of their GUIDs, and who is next to whom."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self) -> None:
+        self.guids: list[int] = []
+        self.near: Sequence[Near] = []
+        self.places: list[list[_Place]] = []
+        self.leaves = 0  # switches with hosts
+        self.top = 0
+
+    def build(self, topology: Topology) -> Pause:
+        """Look at all cables and ports."""
         self.guids = sorted(switch.guid for switch in topology.switches())
         number = {guid: index for index, guid in enumerate(self.guids)}
         near: list[dict[int, tuple[int, ...]]] = [{} for _ in self.guids]
-        for (guid, port), (peer, _) in sorted(topology.cables.items()):
+        trunks: list[list[tuple[int, int]]] = [
+            [] for _ in self.guids
+        ]  # by switch: own ports, and which switch is behind
+        for ((guid, port), (peer, _)), pause in in_pieces(topology.cables.items()):
+            if pause:
+                yield
             here, there = number.get(guid), number.get(peer)
             if here is not None and there is not None and here != there:
+                trunks[here].append((port, there))
+        for here, own in enumerate(trunks):
+            for port, there in sorted(own):
                 near[here][there] = (*near[here].get(there, ()), port)
-        self.near: Sequence[Near] = near
-        self.places: list[list[_Place]] = [[] for _ in self.guids]
-        self.leaves = 0  # switches with hosts
-        self.top = 0
+            if here % SWITCHES_PER_TURN == 0:
+                yield
+        self.near = near
+        self.places = [[] for _ in self.guids]
         found = []
-        for node, end in topology.end_ports():
+        for (node, end), pause in in_pieces(topology.end_ports()):
+            if pause:
+                yield
             place = topology.attachment(node, end)
             if place is not None and end.lid and place[0] in number:
                 found.append((number[place[0]], place[1], end.lids))
                 if place[1]:
                     self.leaves |= 1 << number[place[0]]
         order = self._order_of_leaves()
-        for switch, last, lids in found:
+        for (switch, last, lids), pause in in_pieces(found):
+            if pause:
+                yield
             for path, lid in enumerate(lids):
                 self.places[switch].append(_Place(lid, last, last, order.get(switch, 0), path))
                 self.top = max(self.top, lid)
@@ -214,7 +234,8 @@ class _Lookup(Sequence[int]):
 
 def find(topology: Topology, engine: Engine) -> Generator[None, None, Routes]:
     """Find all routes; a generator that pauses after each short piece of work."""
-    graph = _Graph(topology)
+    graph = _Graph()
+    yield from graph.build(topology)
     ways = _Ways(graph)
     levels: list[int] | None = None
     if engine != "min-hop" and graph.guids:

@@ -20,6 +20,7 @@ from vhca.wire.packet import MULTICAST_LID_FIRST, PERMISSIVE_LID
 from vhca.wire.smp import MFT_MASKS_PER_BLOCK
 
 GROUPS_PER_TURN: Final = 16
+SWITCHES_PER_TURN: Final = 32
 BLOCKS_PER_READ: Final = 32
 ANSWERS_PER_TURN: Final = 8
 MFT_LIDS: Final = 4096
@@ -164,7 +165,12 @@ class SwitchTables:
                 self._find_masks(topology, mlid)
                 if number % GROUPS_PER_TURN == 0:
                     yield []
-            yield from self._write(list(self._multicast_blocks(topology, block)))
+            changes: list[tuple[Node, Block, bytes]] = []
+            for number, some in enumerate(self._multicast_blocks(topology, block), 1):
+                changes += some
+                if number % SWITCHES_PER_TURN == 0:
+                    yield []
+            yield from self._write(changes)
             yield []
         for number, done in enumerate(waiting, 1):
             done()
@@ -182,18 +188,20 @@ class SwitchTables:
             else:
                 mine.pop(mlid, None)
 
-    def _multicast_blocks(self, topology: Topology, block: int) -> Iterator[tuple[Node, Block, bytes]]:
-        """What has to be written into one block of each switch."""
+    def _multicast_blocks(self, topology: Topology, block: int) -> Iterator[list[tuple[Node, Block, bytes]]]:
+        """What has to be written into one block, switch by switch."""
         lids = range(MULTICAST_LID_FIRST + block * MFT_MASKS_PER_BLOCK, MULTICAST_LID_FIRST + 0x3FFF)
         for switch in topology.switches():
             masks = self._masks.get(switch.guid, {})
             row = [masks.get(lid, 0) for lid in lids[:MFT_MASKS_PER_BLOCK]]
             known = self._written.setdefault(switch.guid, {})
+            changes: list[tuple[Node, Block, bytes]] = []
             for position in range(switch.info.num_ports // 16 + 1):
                 data = smpwire.pack_words([mask >> 16 * position & 0xFFFF for mask in row])
                 key = smpwire.MULTICAST_FORWARDING_TABLE, position << 28 | block
                 if known.get(key, bytes(64)) != data:
-                    yield switch, key, data
+                    changes.append((switch, key, data))
+            yield changes
 
     # Blocks
 

@@ -6,13 +6,25 @@ Pure data and graph walks; filled by sweeps of :mod:`vhca.subnet.manager`.
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from vhca.wire import smp
 from vhca.wire.mad import gid
 from vhca.wire.smp import NodeInfo, PortInfo, SwitchInfo
 
+P = TypeVar("P")
 PortKey = tuple[int, int]
 """(node GUID, port number)"""
+PORTS_PER_PIECE: Final = 256
+"""How many ports are looked at before others have their turn, where all are."""
+Pieces = Iterator[None]
+"""Work on all ports in pieces, with a `yield` behind each."""
+
+
+def in_pieces(ports: Iterable[P]) -> Iterator[tuple[P, bool]]:
+    """Each with whether a piece ends behind it."""
+    for number, port in enumerate(ports, 1):
+        yield port, number % PORTS_PER_PIECE == 0
 
 
 @dataclass(slots=True)
@@ -108,13 +120,19 @@ class Topology:
         """The end port with this GUID, its own or an alias."""
         return self._guids.get(guid)
 
-    def index(self) -> None:
-        """Make LIDs and GIDs findable; to be called when all ports are known and have their LIDs."""
+    def index(self) -> Pieces:
+        """Make LIDs and GIDs findable, when all ports are known and have their LIDs."""
         self._toward.clear()
-        places = [((node.guid, port.number), port) for node, port in self.end_ports() if port.lid]
-        self._lids = {lid: key for key, port in places for lid in port.lids}
-        self._guids = {guid: key for key, port in places for guid in port.aliases if guid}
-        self._guids |= {port.guid: key for key, port in places}
+        lids: dict[int, PortKey] = {}
+        guids: dict[int, PortKey] = {}
+        for (node, port), pause in in_pieces(self.end_ports()):
+            if port.lid:
+                key = node.guid, port.number
+                lids |= dict.fromkeys(port.lids, key)
+                guids[port.guid] = key
+            if pause:
+                yield
+        self._lids, self._guids = lids, guids
 
     def index_aliases(self, key: PortKey, before: Iterable[int], after: Iterable[int]) -> None:
         """A port has other aliases than before, none of which is another port's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +12,9 @@ from tests.unit.isolation.test_sa_borders import mgid, post
 from tests.unit.subnet.test_administration import CREATE, CREATE_MASK, GROUP, SaBench, query
 from tests.unit.subnet.test_directory import PartitionedSa
 from vhca.management.fair_queue import FairQueue, Job
-from vhca.subnet import lanes, paths
+from vhca.subnet import lanes, paths, records
 from vhca.subnet.administration import REQUESTS_PER_LID
+from vhca.subnet.manager import SubnetManager
 from vhca.wire import mad as m
 from vhca.wire import sa, smp
 from vhca.wire.mad import SaMad
@@ -271,6 +272,23 @@ def test_a_trace_is_looked_for_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.number == 9 * 9
     answers = [SaMad.from_bytes(packet.payload) for packet in bench.cards[0].inbox]
     assert answers[-1].attr_id == sa.TRACE_RECORD
+
+
+def test_what_has_no_row_counts_as_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = SaBench(3)
+    looked = 0
+    every = records.EVERY[sa.PKeyTableRecord]
+
+    def counted(manager: SubnetManager) -> Iterator[records.Row]:
+        nonlocal looked
+        for row in every(manager):
+            looked += 1
+            yield row
+
+    monkeypatch.setitem(records.EVERY, sa.PKeyTableRecord, counted)  # type: ignore[misc]
+    post(bench, bench.cards[0], [query(m.METHOD_GET_TABLE, sa.P_KEY_TABLE_RECORD, sm_key=1)])
+    assert steps(bench, lambda: looked) <= 16
+    assert looked == 3 + 37, "cards, and all ports of the switch"
 
 
 # Reports

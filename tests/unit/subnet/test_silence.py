@@ -1,6 +1,7 @@
 """A part of the subnet that is gone without a word: the manager does not wait for each of its nodes and ports."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from vhca.management.fair_queue import CallSoon
 from vhca.sim.clock import VirtualClock
 from vhca.subnet.discovery import Discovery, Probe
 from vhca.subnet.manager import LIGHT_SWEEP_NS
-from vhca.subnet.topology import Node, Topology
+from vhca.subnet.partitions import Partitions
+from vhca.subnet.topology import Node, NodePort, Topology
 from vhca.subnet.transactions import RESPONSE_TIMEOUT_NS, RETRIES, Request, Transactions, Work
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import METHOD_GET, Smp
@@ -97,6 +99,36 @@ def test_a_sweep_is_cut_short_once_and_not_for_ever() -> None:
         bench.pass_time(0.25)
     assert late.state == smpwire.PORT_ACTIVE
     assert manager.topology.by_lid(late.lid) is not None
+
+
+def test_a_sweep_looks_at_a_bounded_number_of_ports_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the subnet is: whoever sends traps makes the manager sweep."""
+    racks = Racks()
+    monkeypatch.setattr("vhca.subnet.topology.PORTS_PER_PIECE", 8)
+    looked = {"_table": 0, "lids": 0}
+    table, lids = Partitions._table, vars(NodePort)["lids"].fget
+
+    def counted(self: Partitions, *arguments: Any) -> list[int]:
+        looked["_table"] += 1
+        return table(self, *arguments)
+
+    def counted_lids(self: NodePort) -> range:
+        looked["lids"] += 1
+        return range(lids(self).start, lids(self).stop)
+
+    monkeypatch.setattr(Partitions, "_table", counted)
+    monkeypatch.setattr(NodePort, "lids", property(counted_lids))
+    racks.manager.sweep()
+    most = dict.fromkeys(looked, 0)
+    while racks.turns._queue:
+        before = dict(looked)
+        racks.turns.one()
+        most = {name: max(most[name], number - before[name]) for name, number in looked.items()}
+    ports = len(STAR.nodes)
+    assert looked["_table"] == ports
+    assert looked["lids"] >= 2 * ports, "to find them by LID, and to find ways to them"
+    assert most["_table"] <= 8
+    assert most["lids"] <= 2 * 8
 
 
 def transactions(clock: VirtualClock, send: list[Packet], soon: CallSoon) -> Transactions:
