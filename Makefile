@@ -143,8 +143,10 @@ fuzz: $(STAMP) ## two cards, hostile hosts, a hostile cable; SEED=7 SECONDS=3600
 mutants: $(STAMP) ## change the transport a little: does a test notice?  SEED=2 COUNT=400 FILES=... (docs/mutants.md)
 	$(BIN)/python -m tests.mutants $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(FILES),--files '$(FILES)')
 
-check-native: $(STAMP) ## the engine in C under ASan, UBSan and TSan, with random trains; SEED=7 ROUNDS=1000000
+check-native: $(STAMP) ## what is in C under ASan, UBSan and TSan, with random trains and SMPs; SEED=7 ROUNDS=1000000
 	$(BIN)/python -m tests.native $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	CC="gcc -fsanitize=address,undefined -fno-sanitize-recover=all" ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD=$$(gcc -print-file-name=libasan.so) $(BIN)/pytest -q tests/unit/fabric/test_swift.py
 
 doctor: $(STAMP) ## what is there, what is missing, how to get it
 	@$(BIN)/vhca doctor

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -143,6 +144,8 @@ LINES = {
     "saquery SMIR": (0, "SMInfoRecord"),
     "saquery": (0, "NodeRecord"),
     "osmtest -f c": (0, "OSMTEST"),
+    # It frees nodes that it has just put into its list, and reads them afterwards: so with ibsim, too.
+    "ibtracert -m 0xc000 2 9": (-signal.SIGSEGV, ""),
 }
 """Exit status, and what is printed among other things."""
 
@@ -161,6 +164,15 @@ def test_a_tool_ends_as_it_should(desk: Desk, line: str) -> None:
     assert (code_and_text := desk.run(line))[0] == status, code_and_text[1]
     assert text in code_and_text[1]
     assert desk.unanswered() == before
+
+
+def test_osmtests_flows_pass(desk: Desk) -> None:
+    """Inventory, services, multicast: 15 s, most of which it waits."""
+    assert desk.run("osmtest -f c")[0] == 0
+    before = desk.unanswered()
+    status, out = desk.run("osmtest -f a")
+    assert (status, 'TEST "All Validations" PASS' in out) == (0, True), out[-2000:]
+    assert desk.unanswered() == before + 1, "a wrong SM_Key is ignored"
 
 
 @pytest.mark.parametrize("line", WITHOUT_IT)

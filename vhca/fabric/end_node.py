@@ -13,6 +13,7 @@ from vhca.fabric.line import LinkCount
 from vhca.fabric.link import LinkEnd
 from vhca.fabric.telling import tell
 from vhca.fabric.topology import Node
+from vhca.fabric.watched import WatchedPort
 from vhca.management.agent import apply_end_port, end_port_settings_valid, link_order
 from vhca.management.directed import end_of_path
 from vhca.management.fair_queue import CallSoon, FairQueue, Job
@@ -21,7 +22,7 @@ from vhca.management.packets import gmp_reply, is_gmp, smp_reply
 from vhca.management.partitions import default_table
 from vhca.management.performance import PerformanceAgent, PortCounters, data_words
 from vhca.management.port_agent import PortAgent, damaged_arrived, may_tell, node_info
-from vhca.management.port_state import END_PORT_CAPABILITIES, PortState, first_port_info
+from vhca.management.port_state import END_PORT_CAPABILITIES, first_port_info
 from vhca.management.refusal import refusal
 from vhca.management.subnet import LINK_CHANGE_NS, SMP_CLASSES, for_agent, is_answered, is_asked, is_smp, port_of
 from vhca.management.vendor import Device, answer
@@ -53,7 +54,7 @@ class Programs(Protocol):
         ...
 
 
-class EndPort(PortState):
+class EndPort(WatchedPort):
     """A port of a simulated node, at the end `end` of its cable; `programs` are those of its host, if there are any."""
 
     __slots__ = ("_falling", "counters", "end", "node", "programs")

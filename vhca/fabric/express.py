@@ -14,18 +14,19 @@ from typing import Any, Final
 from vhca.fabric.end_node import EndPort
 from vhca.fabric.link import LinkEnd
 from vhca.fabric.port import SwitchPort
+from vhca.fabric.swift import WORDS, Post, Swift, passes
+from vhca.fabric.swift import Node as SwiftNode
 from vhca.fabric.switch import Switch
 from vhca.fabric.wires import Wires
 from vhca.management.agent import SubnetAgent
 from vhca.management.directed import MAX_HOPS
 from vhca.management.performance import PortCounters
 from vhca.management.port_state import PortState
+from vhca.management.program import Served
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.smp import PortInfo
 
-WORDS: Final = 72
-"""Of a packet with an SMP, from LRH to ICRC, as counters count them."""
 MOST_WAYS: Final = 1 << 15
 """Ways that are remembered; a program may ask for any number of them."""
 
@@ -46,8 +47,8 @@ class _Way:
     """
 
     __slots__ = (
-        "_agent", "_answer", "_answers", "_guard", "_notices", "_owed", "_port", "_ports", "_requests", "_tell",
-        "_to_switch", "_wires", "ends", "hops", "key_info", "marks", "plain",
+        "_agent", "_answer", "_answers", "_guard", "_node", "_notices", "_owed", "_port", "_ports", "_requests",
+        "_tell", "_to_switch", "_wires", "ends", "hops", "key_info", "marks", "plain",
     )  # fmt: skip
 
     def __init__(self, near: EndPort | SwitchPort, path: bytes, wires: Wires) -> None:
@@ -75,9 +76,16 @@ class _Way:
             self._answer = partial(there.node.answer_smp, there)
             self._tell = partial(there.node.tell, there)
         self.plain = self._agent is not None
+        self._node: SwiftNode | None = None  # what C knows of it
 
     def _to(self, agent: SubnetAgent[Any], port: PortState, speaker: PortState) -> None:
         self._agent, self._guard, self._notices, self.key_info = agent, port.guard, speaker.notices, speaker.info
+
+    def tell(self, swift: Swift) -> None:
+        """Have C answer what it can of what goes by the cables of this way."""
+        self._node = swift.node(self._port)
+        for end in self.ends[1::2]:
+            swift.look(end.endpoint)  # type: ignore[arg-type]
 
     def _walk(self, near: EndPort | SwitchPort, path: bytes) -> EndPort | SwitchPort | None:
         """The port where the route ends, None if it is not for us."""
@@ -87,15 +95,12 @@ class _Way:
             out = _behind(there, number) if hop or isinstance(near, SwitchPort) else near
             if out is None or out.number != number:
                 return None
-            end = out.end
-            if end is None or not (end.link.up and end.plain and end.other.plain):
-                return None
-            other = end.other.endpoint
             # An answer leaves where its request came in.
-            if not isinstance(other, EndPort) and not (isinstance(other, SwitchPort) and _passes(other)):
+            far = passes(out)
+            if far is None or out.end is None:
                 return None
-            there = other
-            self.ends += (end, end.other)
+            there = far
+            self.ends += (out.end, out.end.other)
             self._ports.append((out.counters, there.counters))
             marks.append(there.number)
         self.marks = bytes(marks)
@@ -113,8 +118,9 @@ class _Way:
         self._requests += 1
         self._answers += 1
         if not self._owed:
-            self._owed = True
-            self._wires.owe(self._settle, self.hops)
+            self.owe()
+        if self._node is not None and not self._node.valid:
+            self._node.refresh()
         head = _HEAD(madwire.METHOD_GET_RESP, madwire.STATUS_DIRECTION | status, 0)
         return b"".join((_VERSIONS, head, mad[7:64], data, mad[128:193], self.marks, mad[193 + self.hops :]))
 
@@ -128,11 +134,16 @@ class _Way:
         self._requests += 1
         self._answers += answer is not None
         if not self._owed:
-            self._owed = True
-            self._wires.owe(self._settle, self.hops)
+            self.owe()
         if answer is None:
             return None
         return b"".join((answer[:6], b"\0", answer[7:24], mad[24:32], answer[32:]))
+
+    def owe(self) -> None:
+        """Something passed that the ports have not counted."""
+        if not self._owed:
+            self._owed = True
+            self._wires.owe(self._settle, self.hops)
 
     def _settle(self) -> None:
         requests, answers = self._requests, self._answers
@@ -152,18 +163,16 @@ def _behind(there: EndPort | SwitchPort, number: int) -> SwitchPort | None:
     if not isinstance(there, SwitchPort) or not isinstance(there.switch, Switch):
         return None
     ports = there.switch.ports
-    return ports[number] if 0 < number < len(ports) and _passes(ports[number]) else None
-
-
-def _passes(port: SwitchPort) -> bool:
-    return port.state != smpwire.PORT_DOWN
+    return ports[number] if 0 < number < len(ports) else None
 
 
 class Express:
     """What needs no packets of the SMPs of a host, or of who sits on port 0 of a switch."""
 
-    def __init__(self, port: EndPort | SwitchPort) -> None:
+    def __init__(self, port: EndPort | SwitchPort, swift: Swift | None = None) -> None:
         self._port = port
+        self._swift = swift
+        self._post = None if swift is None or not isinstance(port, EndPort) else Post(swift, port)
         self._wires = port.switch.wires if isinstance(port, SwitchPort) else port.end.link.wires
         self._seen = -1  # state of the cables when ways were found
         self._ways: dict[bytes, _Way] = {}
@@ -178,6 +187,12 @@ class Express:
             return None
         key = mad[24:32]
         return way.ask(mad, way.key_info.mkey if key == _NO_KEY else int.from_bytes(key, "big")) or b""
+
+    def serve(self, descriptor: int, end_ns: int) -> Served | None:
+        """Answer what a program sends by its socket until `end_ns`; None, and nothing done, if not now."""
+        if self._post is None or self._wires.busy:
+            return None
+        return self._post.serve(descriptor, end_ns)
 
     def ask_with_key(self, mad: bytes) -> bytes | None:
         """As :meth:`ask`, with the M_Key that the request has."""
@@ -201,6 +216,8 @@ class Express:
             if len(self._ways) >= MOST_WAYS:
                 self._ways.clear()
             way = self._ways[route] = _Way(self._port, mad[129 : 129 + hops], wires)
+            if self._swift is not None and way.plain:
+                way.tell(self._swift)
         # What a full cable would not take is lost.
         if not way.plain or (wires.busy and any(end.full for end in way.ends)):
             return None

@@ -18,13 +18,14 @@ from vhca.fabric.capture import Capture
 from vhca.fabric.capture_writer import File, Ring
 from vhca.fabric.captures import CaptureChoice, Captures
 from vhca.fabric.counters import Drop
-from vhca.fabric.express import WORDS, Express
+from vhca.fabric.express import Express
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.faults import Direction, Fault
 from vhca.fabric.line import PLAIN, LineConfig
 from vhca.fabric.link import CallLater, Link, LinkEnd
 from vhca.fabric.plant import Plant
 from vhca.fabric.schedule import Player, Schedule
+from vhca.fabric.swift import WORDS
 from vhca.fabric.switch import Switch
 from vhca.fabric.tool_nodes import ToolNodes
 from vhca.fabric.topology import Node, Topology, TopologyError

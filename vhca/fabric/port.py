@@ -9,12 +9,13 @@ from typing import Final, Protocol
 from vhca.fabric.counters import Drop
 from vhca.fabric.line import LinkCount
 from vhca.fabric.link import LinkEnd
+from vhca.fabric.watched import WatchedPort
 from vhca.fabric.wires import Wires
 from vhca.management.link_speed import USUAL
 from vhca.management.mkey import MKeyGuard
 from vhca.management.partitions import admitted_in, admitted_out, default_table
 from vhca.management.performance import PortCounters
-from vhca.management.port_state import LANES, PortState, data_lanes, first_port_info
+from vhca.management.port_state import LANES, data_lanes, first_port_info
 from vhca.management.samples import TICK_NS
 from vhca.management.subnet import LINK_CHANGE_NS
 from vhca.wire import smp
@@ -63,7 +64,7 @@ class Relay(Protocol):
         ...
 
 
-class SwitchPort(PortState):
+class SwitchPort(WatchedPort):
     """One external port (1..n) or the management port (0), whose `guard` is that of all ports (14.2.4).
 
     :ivar data_vls: how many data VLs are operational.
@@ -131,6 +132,13 @@ class SwitchPort(PortState):
     def move(self, state: int) -> None:
         """Armed or Active, by order of the manager."""
         self._set_state(state, self.info.port_physical_state)
+
+    def follow(self) -> None:
+        """State, MTU and VLs were written into PortInfo, of a link that is up: let packets pass by them."""
+        info = self.info
+        self.state = info.port_state
+        self.mtu_bytes = smp.mtu_bytes(info.neighbor_mtu)
+        self.data_vls = self.data_lanes
 
     def retrain(self, disabled: bool) -> None:
         """Take the link down, once the answer to who ordered it is out; it trains again unless it is `disabled`.

@@ -11,6 +11,7 @@ from vhca.fabric.end_node import Company, EndNode, EndPort
 from vhca.fabric.fabric_port import FabricPort
 from vhca.fabric.link import CallLater, Endpoint, Link
 from vhca.fabric.port import SwitchPort
+from vhca.fabric.swift import Swift, loaded
 from vhca.fabric.switch import Switch
 from vhca.fabric.through import MAX_SWITCHES
 from vhca.fabric.topology import Node
@@ -49,6 +50,8 @@ class ToolNodes:
         self._card_key = card_key
         self._tools: EndNode | None = None
         self._places: dict[EndPort, UserMads] = {}
+        native = loaded()
+        self._swift = None if native is None else Swift(native, wires)
 
     @property
     def plugged(self) -> bool:
@@ -72,6 +75,7 @@ class ToolNodes:
                 self._call_later,
                 self._now_ns,
                 lambda mad, dlid: self._key(node_at(port, mad, dlid)),
+                self._swift,
             )
         return place
 

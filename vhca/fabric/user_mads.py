@@ -14,10 +14,11 @@ from vhca.fabric.end_node import EndPort
 from vhca.fabric.express import Express
 from vhca.fabric.link import CallLater
 from vhca.fabric.long_mads import LongMads, is_control, is_segment, is_to_be_sent
+from vhca.fabric.swift import Swift
 from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
 from vhca.management.packets import gmp_packet, smp_packet
-from vhca.management.program import ETIMEDOUT, User
+from vhca.management.program import ETIMEDOUT, Served, User
 from vhca.management.subnet import SMP_CLASSES, for_agent, is_answered
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
@@ -63,7 +64,10 @@ def _key_of(mad: bytes) -> Key:
 
 
 class UserMads:
-    """The programs at one port; `key_of` tells the M_Key of the node that a request goes to, by its DLID."""
+    """The programs at one port; `key_of` tells the M_Key of the node that a request goes to, by its DLID.
+
+    With `swift`, C answers what it can.
+    """
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class UserMads:
         call_later: CallLater,
         now_ns: Callable[[], int],
         key_of: Callable[[bytes, int], int],
+        swift: Swift | None = None,
     ) -> None:
         self.port = port
         self._call_soon = call_soon
@@ -82,7 +87,7 @@ class UserMads:
         self._asked: dict[Key, _Asked] = {}
         self._counts: dict[User, int] = {}
         self._checking = False
-        self._express = Express(port)
+        self._express = Express(port, swift)
         self._long = LongMads(lambda packet: self._to(packet.route.dlid, packet), now_ns, call_soon)
 
     # ---- what the host's sysfs shows ----
@@ -167,6 +172,10 @@ class UserMads:
         self._check_later()
         if not arrived:
             self._transmit(user, sent, dlid, dqp, sqp, length)
+
+    def serve(self, user: User, descriptor: int, end_ns: int) -> Served | None:
+        """See :class:`vhca.ibsim.session.Node`."""
+        return self._express.serve(descriptor, end_ns)
 
     def _unanswered(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int) -> None:
         def deliver() -> None:

@@ -162,17 +162,32 @@ class Server:
 
     def _data_ready(self, slot: int) -> None:
         wire = self._wires[slot]
-        receive, take, wires = wire.sock.recv, self._session.data, self._wires
-        for _ in self._share():
-            try:
-                message = receive(_LONGEST)
-            except BlockingIOError:
-                return
-            except OSError:
+        receive, descriptor = wire.sock.recv, wire.sock.fileno()
+        serve, take = self._session.serve, self._session.data
+        for end_ns in self._share():
+            served = serve(slot, descriptor, end_ns)
+            message: bytes | None
+            if served is None:
+                try:
+                    message = receive(_LONGEST)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    self._lose(slot, wire)
+                    return
+            elif served.gone:
                 self._lose(slot, wire)
                 return
-            take(slot, message)
-            if wire.waiting or wires.get(slot) is not wire:
+            elif served.answer is not None:
+                self._send(slot, served.answer)
+                return
+            elif served.empty:
+                return
+            else:
+                message = served.rest
+            if message is not None:
+                take(slot, message)
+            if wire.waiting or self._wires.get(slot) is not wire:
                 return
 
     def _send(self, slot: int, message: bytes) -> None:
@@ -222,8 +237,8 @@ class Server:
 
     # ---- shares ----
 
-    def _share(self) -> Iterator[None]:
-        """Turns until the time of this round is up; one in any case."""
+    def _share(self) -> Iterator[int]:
+        """Turns until the time of this round is up, with that time; one in any case."""
         if not self._renewing:
             self._renewing = True
             self._loop.call_later(0, self._renew)
@@ -231,9 +246,9 @@ class Server:
         began = now_ns()
         end = began + self._left_ns
         try:
-            yield
+            yield end
             while now_ns() < end:
-                yield
+                yield end
         finally:
             self._left_ns -= now_ns() - began
 

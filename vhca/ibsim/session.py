@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from vhca.ibsim import proto
 from vhca.ibsim.counters import ToolCount
 from vhca.ibsim.proto import Connect, Control, Kind, ProtocolError
-from vhca.management.program import User
+from vhca.management.program import Served, User
 from vhca.wire.mad import ATTR_CLASS_PORT_INFO, CLASS_PERF, MAD_BYTES, MadHeader
 from vhca.wire.smp import NodeInfo, PortInfo
 
@@ -63,6 +63,10 @@ class Node(Protocol):
 
     def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int, length: int) -> None:
         """Send a datagram, of which `length` bytes count; what becomes of it is delivered."""
+        ...
+
+    def serve(self, user: User, descriptor: int, end_ns: int) -> Served | None:
+        """Answer messages at the program's socket at once, until a time of the monotonic clock; None: not now."""
         ...
 
 
@@ -196,6 +200,15 @@ class Session:
             mad = mad[:length].ljust(MAD_BYTES, b"\0")
         self.counters[ToolCount.SENT] += 1
         client.send(client, mad, dlid, dqp, sqp, length)
+
+    def serve(self, slot: int, descriptor: int, end_ns: int) -> Served | None:
+        """Have messages answered that need nothing of what is here; None: none are, and the socket is as it was."""
+        client = self._clients[slot]
+        served = client.node.serve(client, descriptor, end_ns)
+        if served is not None:
+            self.counters[ToolCount.SENT] += served.sent
+            self.counters[ToolCount.DELIVERED] += served.delivered
+        return served
 
     def lost(self, slot: int) -> None:
         """A client has ended, or its socket has."""

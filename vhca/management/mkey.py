@@ -4,6 +4,7 @@ One check for every agent, of a card or of a switch. It works on the PortInfo th
 which an SMP arrived, or of port 0 in a switch.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from vhca.wire.mad import METHOD_GET, Smp
@@ -19,12 +20,16 @@ _NS: Final = 1_000_000_000
 
 
 class MKeyGuard:
-    """Checks SMPs against the key in `info`, counts violations there, and runs the lease."""
+    """Checks SMPs against the key in `info`, counts violations there, and runs the lease.
+
+    :ivar watch: called when a lease begins.
+    """
 
     def __init__(self, info: PortInfo) -> None:
         self._info = info
         # Time of the first violation since the key was last shown, None if no lease runs.
         self._lease_started_ns: int | None = None
+        self.watch: Callable[[], None] | None = None
 
     def allows(self, request: Smp, now_ns: int) -> bool:
         """Tell whether a Get, Set or TrapRepress may be served; one that may not deserves no answer (14.2.4.1).
@@ -42,11 +47,18 @@ class MKeyGuard:
         info.mkey_violations = min(info.mkey_violations + 1, _MAX_VIOLATIONS)
         if info.mkey_lease_period and self._lease_started_ns is None:
             self._lease_started_ns = now_ns
+            if self.watch is not None:
+                self.watch()
         return False
 
     def is_plainly(self, mkey: int) -> bool:
         """Tell whether :meth:`allows` would let an SMP with `mkey` pass and change nothing here: no lease runs."""
         return self._lease_started_ns is None and mkey == self._info.mkey
+
+    @property
+    def leased(self) -> bool:
+        """Tell whether a lease runs."""
+        return self._lease_started_ns is not None
 
     def shown_to(self, mkey: int) -> int:
         """PortInfo:M_Key as a reader who presents `mkey` gets it."""

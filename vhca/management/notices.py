@@ -8,6 +8,7 @@ DEVIATION: after a quiet time the first traps go out at once, however short the 
 links that change together without waiting a second for each.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,13 +44,17 @@ class _Trap:
 
 
 class Notices:
-    """What a port has to tell its manager."""
+    """What a port has to tell its manager.
 
-    __slots__ = ("_counted_ns", "_room", "_tid", "_traps")
+    :ivar watch: called when something is to be told.
+    """
+
+    __slots__ = ("_counted_ns", "_room", "_tid", "_traps", "watch")
 
     def __init__(self) -> None:
         self._traps: dict[Key, _Trap] = {}
         self._tid = 0
+        self.watch: Callable[[], None] | None = None
         # How many traps may be sent now, and when that was counted.
         self._room, self._counted_ns = float(AT_ONCE), 0
 
@@ -66,6 +71,8 @@ class Notices:
         self._tid += 1
         self._traps.pop(key, None)
         self._traps[key] = _Trap(self._tid, producer, details, now_ns)
+        if self.watch is not None:
+            self.watch()
 
     def repress(self, tid: int) -> bool:
         """The manager has the trap with this number; False if none of that number waits."""

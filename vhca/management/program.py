@@ -1,6 +1,6 @@
 """A program that sends and gets management datagrams at a port, as ib_umad's users do."""
 
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 ETIMEDOUT: Final = 110
 """Status of a request that comes back to its sender since nobody answered it."""
@@ -21,3 +21,20 @@ class User(Protocol):
     def deliver(self, mad: bytes, slid: int, dqp: int, sqp: int, status: int) -> None:
         """A datagram for the program; with a `status`, its own request, which was not answered."""
         ...
+
+
+class Served(NamedTuple):
+    """What became of messages at a program's socket that were answered at once.
+
+    - `sent`, `delivered`: how many the program sent, and was sent
+    - `rest`: one that came and is to be taken as any other, as it came
+    - `answer`: one that the program had no room for
+    - `empty`: nothing more is there; `gone`: the socket is not
+    """
+
+    sent: int
+    delivered: int
+    rest: bytes | None
+    answer: bytes | None
+    empty: bool
+    gone: bool

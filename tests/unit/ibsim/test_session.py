@@ -53,6 +53,9 @@ class Node:
     def send(self, user: User, mad: bytes, dlid: int, dqp: int, sqp: int, length: int) -> None:
         self.sent.append((user, mad, dlid, dqp, sqp, length))
 
+    def serve(self, user: User, descriptor: int, end_ns: int) -> None:
+        """Nothing is answered at once."""
+
 
 class Desk:
     """A session with one node, and what it does with sockets."""
