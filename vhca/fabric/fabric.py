@@ -31,6 +31,7 @@ from vhca.fabric.tool_nodes import ToolNodes
 from vhca.fabric.topology import Node, Topology, TopologyError
 from vhca.fabric.user_mads import UserMads
 from vhca.fabric.wires import Wires
+from vhca.management.deadlines import earliest
 from vhca.management.fair_queue import CallSoon
 from vhca.subnet.administration import SubnetAdministration
 from vhca.subnet.counters import ManagerCount
@@ -406,10 +407,8 @@ class Fabric:
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
-        deadlines = [self.manager.next_deadline(), self.administration.next_deadline()]
-        if self._later:
-            deadlines.append(self._later[0][0])
-        return min((d for d in deadlines if d is not None), default=None)
+        later = self._later[0][0] if self._later else None
+        return earliest(self.manager.next_deadline(), self.administration.next_deadline(), later)
 
     def run_timers(self, now_ns: int) -> None:
         """See :class:`vhca.sim.loop.TimerSource`."""

@@ -34,7 +34,9 @@ _LONGEST: Final = 512
 
 
 class Loop(Protocol):
-    """The event loop that a server needs: a part of asyncio's."""
+    """The event loop that a server needs: a part of asyncio's, and the number of its round."""
+
+    rounds: int
 
     def add_reader(self, fileobj: int, callback: Callable[[], None], /) -> object:
         """Call `callback` whenever the descriptor is readable (level-triggered)."""
@@ -79,7 +81,7 @@ class Server:
         self._control: socket.socket | None = None
         self._wires: dict[int, _Wire] = {}
         self._left_ns = ROUND_NS
-        self._renewing = False
+        self._round = -1
 
     def start(self) -> None:
         """Take the names; OSError (EADDRINUSE) if somebody has them."""
@@ -239,9 +241,9 @@ class Server:
 
     def _share(self) -> Iterator[int]:
         """Turns until the time of this round is up, with that time; one in any case."""
-        if not self._renewing:
-            self._renewing = True
-            self._loop.call_later(0, self._renew)
+        if self._round != self._loop.rounds:
+            self._round = self._loop.rounds
+            self._left_ns = ROUND_NS
         now_ns = time.monotonic_ns
         began = now_ns()
         end = began + self._left_ns
@@ -251,10 +253,6 @@ class Server:
                 yield end
         finally:
             self._left_ns -= now_ns() - began
-
-    def _renew(self) -> None:
-        self._renewing = False
-        self._left_ns = ROUND_NS
 
 
 def _socket() -> socket.socket:

@@ -39,7 +39,7 @@ def _sixteen() -> list[int]:
 
 @dataclass(slots=True)
 class Lanes:
-    """What a port counts by service level and by virtual lane, but for SL 0 and VL 0: those are the rest.
+    """What a port counts by service level and by virtual lane, but for SL 0, VL 0 and VL 15: those are the rest.
 
     Words of 4 bytes, and packets.
     """
@@ -88,7 +88,10 @@ class PortCounters:
     mtu_discards: int = 0
     lifetime_discards: int = 0
     hoq_discards: int = 0
-    # There once something was not on SL 0 and VL 0.
+    # What arrived on VL 15: words, packets.
+    vl15_data: int = 0
+    vl15_pkts: int = 0
+    # There once something was not on SL 0, or on a VL between 0 and 15.
     lanes: Lanes | None = None
 
     @property
@@ -121,11 +124,8 @@ class PortCounters:
         self.xmit_data += words * sent
         self.rcv_pkts += received
         self.rcv_data += words * received
-        if received:
-            lanes = self.lanes or self._lanes()
-            lanes.rcv_sl[0] += words * received
-            lanes.rcv_vl[MANAGEMENT_VL] += words * received
-            lanes.rcv_vl_pkts[MANAGEMENT_VL] += received
+        self.vl15_pkts += received
+        self.vl15_data += words * received
 
     def sent(self, packet: Packet, words: int) -> None:
         """Count a packet or burst that leaves; `words` is its :func:`data_words`."""
@@ -156,16 +156,28 @@ class PortCounters:
         return lanes
 
     def _arrived_on(self, sl: int, vl: int, count: int, words: int) -> None:
+        if vl == MANAGEMENT_VL:
+            self.vl15_pkts += count
+            self.vl15_data += words
+            if not sl:
+                return
         lanes = self._lanes()
         lanes.rcv_sl[sl] += words
-        lanes.rcv_vl[vl & 15] += words
-        lanes.rcv_vl_pkts[vl & 15] += count
+        if vl != MANAGEMENT_VL:
+            lanes.rcv_vl[vl & 15] += words
+            lanes.rcv_vl_pkts[vl & 15] += count
 
 
 def _by_lane(total: int, others: list[int] | None) -> list[int]:
     """A counter by lane: lane 0 has what is left of the total."""
     values = [0] * LANES if others is None else others
     return [total - sum(values[1:]), *values[1:]]
+
+
+def _by_vl(total: int, others: list[int] | None, managed: int) -> list[int]:
+    """The same by virtual lane: VL 15 is counted apart."""
+    values = ([0] * LANES if others is None else others)[1:MANAGEMENT_VL]
+    return [total - sum(values) - managed, *values, managed]
 
 
 Values = Callable[[PortCounters], list[int]]
@@ -182,11 +194,11 @@ _LANED: Final[dict[int, tuple[type[Layout], Values]]] = {
     perf.PORT_FLOW_CTL_COUNTERS: (perf.PairOfCounters, _nothing),
     perf.PORT_VL_OP_PACKETS: (
         perf.LaneHalves,
-        lambda c: _by_lane(c.rcv_pkts, None if c.lanes is None else c.lanes.rcv_vl_pkts),
+        lambda c: _by_vl(c.rcv_pkts, None if c.lanes is None else c.lanes.rcv_vl_pkts, c.vl15_pkts),
     ),
     perf.PORT_VL_OP_DATA: (
         perf.LaneWords,
-        lambda c: _by_lane(c.rcv_data, None if c.lanes is None else c.lanes.rcv_vl),
+        lambda c: _by_vl(c.rcv_data, None if c.lanes is None else c.lanes.rcv_vl, c.vl15_data),
     ),
     perf.PORT_VL_XMIT_FLOW_CTL_UPDATE_ERRORS: (perf.LaneErrors, _nothing),
     perf.PORT_XMIT_DATA_SL: (

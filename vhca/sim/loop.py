@@ -80,6 +80,7 @@ class Loop:
     """One thread's event loop.
 
     :ivar turns: callbacks so far.
+    :ivar rounds: rounds that have begun.
     :ivar waiting: the loop waits for something to happen.
     """
 
@@ -109,7 +110,7 @@ class Loop:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._given_up = False
-        self.turns = 0
+        self.turns = self.rounds = 0
         self.waiting = False
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.add_reader(self._wake_r, self._drain_wake)
@@ -263,6 +264,7 @@ class Loop:
 
     def run_once(self, max_wait_ns: int | None = None) -> None:
         """One round: timers, sockets (waiting for the next deadline at most), a slice of turns."""
+        self.rounds += 1
         timeout = self._before_wait(max_wait_ns)
         if self._collector is not None and (timeout < 0 or timeout >= IDLE_S):
             self._collector.idle()

@@ -17,6 +17,7 @@ from typing import Final
 
 from vhca.counting import Tally
 from vhca.layout import Layout
+from vhca.management.deadlines import earliest
 from vhca.management.fair_queue import CallSoon, FairQueue, Job
 from vhca.management.packets import gmp_reply
 from vhca.management.refusal import refusal, response_method
@@ -158,8 +159,8 @@ class SubnetAdministration:
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
-        deadlines = (self._rmpp.next_deadline(), self._long.next_deadline(), self._registrar.reports.next_deadline())
-        return min((d for d in deadlines if d is not None), default=None)
+        reports = self._registrar.reports
+        return earliest(self._rmpp.next_deadline(), self._long.next_deadline(), reports.next_deadline())
 
     def run_timers(self, now_ns: int) -> None:
         """Repeat segments and reports that were not acknowledged, and forget what did not go on."""

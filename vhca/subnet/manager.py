@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random, SystemRandom
 from typing import Final
 
+from vhca.management.deadlines import earliest
 from vhca.management.fair_queue import CallSoon
 from vhca.management.packets import smp_packet
 from vhca.subnet.addresses import Addresses
@@ -175,9 +176,13 @@ class SubnetManager:
 
     def next_deadline(self) -> int | None:
         """See :class:`vhca.sim.loop.TimerSource`."""
-        asked = (self.transactions.next_deadline(), self.inquiries.next_deadline())
-        deadlines = (*asked, self._heavy_due_ns, self._light_due_ns, self._poll_due_ns)
-        return min((d for d in deadlines if d is not None), default=None)
+        return earliest(
+            self.transactions.next_deadline(),
+            self.inquiries.next_deadline(),
+            self._heavy_due_ns,
+            self._light_due_ns,
+            self._poll_due_ns,
+        )
 
     def run_timers(self, now_ns: int) -> None:
         """Repeat requests and start sweeps that are due."""

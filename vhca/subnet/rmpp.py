@@ -132,7 +132,7 @@ class RmppSender:
 
     def next_deadline(self) -> int | None:
         """When the first transfer must be repeated."""
-        return min((t.deadline_ns for t in self._transfers.values()), default=None)
+        return min((each.deadline_ns for each in self._transfers.values()), default=None) if self._transfers else None
 
     def run_timers(self, now_ns: int) -> None:
         """Repeat from the first segment that was not acknowledged; abort after the last retry."""
@@ -237,7 +237,7 @@ class RmppReceiver:
 
     def next_deadline(self) -> int | None:
         """When the first request that does not go on is forgotten."""
-        return min((one.deadline_ns for one in self._arriving.values()), default=None)
+        return min((one.deadline_ns for one in self._arriving.values()), default=None) if self._arriving else None
 
     def run_timers(self, now_ns: int) -> None:
         """Forget what did not go on."""

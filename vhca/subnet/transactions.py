@@ -108,7 +108,7 @@ class Transactions:
 
     def next_deadline(self) -> int | None:
         """When the first pending request must be repeated."""
-        return min((pending.deadline_ns for pending in self._pending.values()), default=None)
+        return min((each.deadline_ns for each in self._pending.values()), default=None) if self._pending else None
 
     def run_timers(self, now_ns: int) -> None:
         """Repeat what was not answered; give up after the last retry."""
