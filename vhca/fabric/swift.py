@@ -13,8 +13,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import cffi
-
 from vhca.fabric.end_node import EndPort
 from vhca.fabric.port import SwitchPort
 from vhca.fabric.switch import Switch
@@ -135,6 +133,9 @@ def loaded() -> Library | None:
     wanted = choice()
     if wanted == "python":
         return None
+    # Not above: what a fabric looks like can be told without it.
+    import cffi
+
     try:
         path = library("smps", Path(__file__).parent / "src", {"smps.h": header()})
         ffi = cffi.FFI()
