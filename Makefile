@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak mutants conformance ucx upper bench-guests validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper bench-guests validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -125,14 +125,17 @@ bench-memory: $(STAMP) ## memory before and after 100,000 rounds of create, send
 soak: $(STAMP) ## 500 driver reloads, 100 machine resets on one rack: memory, descriptors, objects stay flat; LOOPS="--reloads 20 --resets 5"
 	$(BIN)/python -m tests.soak $(LOOPS)
 
+soak-subnet: $(STAMP) ## half an hour of mixed traffic in four guests while cables and subnet managers change; MINUTES=5
+	$(BIN)/python -m tests.soak.subnet $(if $(MINUTES),--minutes $(MINUTES))
+
 conformance: $(STAMP) ## rdma-core's own tests in a guest; writes docs/conformance
 	$(BIN)/python -m acceptance.conformance
 
 ucx: $(STAMP) ## UCX's performance test in guests: every transport, operation and size
 	VHCA_UCX=all $(BIN)/pytest tests/guest/test_ucx.py $(PYTEST)
 
-upper: $(STAMP) ## NFS, NVMe, iSER, SRP, RDS, RDMA CM, IPoIB and MPI between guests, also what takes long
-	VHCA_UPPER=all $(BIN)/pytest --timeout 400 $(wildcard $(addprefix tests/guest/test_,$(addsuffix .py,storage rdma_cm rds ipoib bonding mpi))) $(PYTEST)
+upper: $(STAMP) ## NFS, NVMe, iSER, SRP, RDS, RDMA CM, IPoIB and MPI between guests, also what takes long, and a short soak
+	VHCA_UPPER=all $(BIN)/pytest --timeout 400 $(wildcard $(addprefix tests/guest/test_,$(addsuffix .py,storage rdma_cm rds ipoib bonding mpi soak))) $(PYTEST)
 
 validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes docs/validation
 	$(BIN)/vhca validate --source
