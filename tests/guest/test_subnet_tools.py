@@ -20,7 +20,9 @@ PATIENCE = "-t 100000"
 HEARD = re.compile(rb"event_type IBV_EVENT_(\w+) ")
 # What the card tells its driver, by sub type of the port change event.
 TOLD = re.compile(r" port +number=1 event=(\d+)")
-DOWN, ACTIVE, INITIALIZED, CLIENT_REREGISTER = 1, 4, 5, 9
+TOLD_AS = {1: "Down ", 4: "Active ", 5: "Initialized ", 9: "Reregister "}
+# Each fall begins with both, whatever interrupts it; the last one goes on to its end.
+FALLS = re.compile("(Down Initialized (Reregister (Active )?)?)*Down Initialized Reregister Active ")
 
 
 def run(guest: Guest, command: str) -> str:
@@ -79,9 +81,9 @@ class Fall:
         after = trace[trace.index(self._before[0]) + 1 :] if self._before[0] in trace else trace
         told = [int(number) for number in TOLD.findall("\n".join(after))]
         if failure is None:
-            # Once; twice if the manager's sweep, which comes every 10 s, switched the port on before the tool did.
-            fall = [DOWN, INITIALIZED, CLIENT_REREGISTER, ACTIVE]
-            assert told in (fall, fall + fall)
+            # More than once if the manager's sweep, which comes every 10 s, switched the port on before the tool did;
+            # then the tool may take it down again before it is active.
+            assert FALLS.fullmatch("".join(TOLD_AS[event] for event in told)), told
             # The kernel updates its cache before it tells of an event, each in a work of its own, and reads more for
             # CLIENT_REREGISTER (the GIDs) than for PORT_ACTIVE: programs may hear of them the other way round.
             assert heard[0] == "PORT_ERR"
@@ -237,7 +239,7 @@ def test_a_reset_is_heard_by_programs_and_the_port_comes_back(lab: Lab, tools: t
     with Fall(lab, two):
         after = run(two if which == "own card" else one, f"ibportstate {PATIENCE} {target} reset")
         assert "After PortInfo set:" in after
-        wait_for(lambda: lab.fabric.counters()["h1.link_downed"] == downs + 1)
+        wait_for(lambda: lab.fabric.counters()["h1.link_downed"] > downs)
         wait_for(lambda: lab.fabric.active("h1"))
 
 

@@ -158,9 +158,9 @@ def test_a_flood_is_served_in_slices(rig: Rig, client: Client, neighbour: Rig) -
     rig.loop.run_once(0)
     assert len(rig.device.writes) < 10
     assert other.receive().message_id == 5
-    begin = time.monotonic()
-    while len(rig.device.writes) < 400 and time.monotonic() - begin < 10:
+    for _ in range(400):  # however long a write takes on a busy host, a slice has one at least
         rig.loop.run_once(1)
+    assert len(rig.device.writes) == 400
     rig.loop.run_once(1)
     assert client.receive().payload[16:] == b"".join(i.to_bytes(8, "little") for i in range(400))
     assert rig.loop_is_idle()
@@ -195,7 +195,7 @@ def test_a_client_that_leaves_between_two_slices(rig: Rig, client: Client) -> No
     client.post_raw(posted(0) * 20)
     client.close()
     begin = time.monotonic()
-    while rig.server.connected and time.monotonic() - begin < 5:
+    while rig.server.connected and time.monotonic() - begin < 60:
         rig.loop.run_once(0.1)
     assert len(rig.device.writes) == 20
     rig.step()
@@ -336,7 +336,7 @@ def test_what_comes_before_a_reply_is_bounded(rig: Rig, client: Client) -> None:
     assert patched > 0
     assert len(handled) == connection.MAX_AHEAD
     begin = time.monotonic()
-    while len(handled) < per_send and time.monotonic() - begin < 5:
+    while len(handled) < per_send and time.monotonic() - begin < 60:
         rig.loop.run_once(0.1)
     # what had come meanwhile was kept, and comes after others had their turn
     assert len(handled) >= per_send
