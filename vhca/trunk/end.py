@@ -56,7 +56,7 @@ MOST_WAITING_BYTES: Final = 2 * WINDOW_BYTES
 PER_TURN: Final = 64
 AGAIN_NS: Final = 50_000
 MOST_OFFENCES: Final = 16
-"""Wrong frames, after which nothing is heard for a while."""
+"""Wrong frames, after which nothing is heard for a while; one is forgotten with each beat."""
 DEAF_NS: Final = 1_000_000_000
 HELLO_NS: Final = 200_000_000
 """A new session is begun so often at most, however often the other one asks."""
@@ -322,6 +322,7 @@ class TrunkEnd:
     def _beat(self) -> None:
         if self._closed:
             return
+        self._offences = max(0, self._offences - 1)
         if not self._established:
             if self._calls:
                 self._send(FrameKind.HELLO, self._hello)

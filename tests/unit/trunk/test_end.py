@@ -272,6 +272,16 @@ def test_one_that_goes_on_is_not_listened_to_for_a_while_and_may_come_again(two:
     assert end.link.up
 
 
+def test_a_wrong_frame_now_and_then_is_forgotten(two: Racks) -> None:
+    end, _ = ends_of(two)
+    for _ in range(3 * MOST_OFFENCES):
+        end.frame_in(hostile(two, FrameKind.STATE))
+        two.pass_time(BEAT_NS / 1e9)
+    assert end.connected
+    assert not end.deaf
+    assert end.counters[TrunkCount.MALFORMED] == 3 * MOST_OFFENCES
+
+
 def test_one_that_sends_more_than_it_was_granted_loses_that_and_then_the_session(two: Racks) -> None:
     end, _ = ends_of(two)
     received = end._received
