@@ -40,6 +40,7 @@ _GRACE_S: Final = 30.0
 _TAIL_LINES: Final = 12
 _LINE_MAX: Final = 70
 _BESIDE_MIB: Final = 300  # what a guest takes beside its memory: QEMU, its card
+_STEP: Final = re.compile(r"\[ *\d+\.\d s\] ")
 _NO_XML: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd]")
 
 
@@ -60,9 +61,9 @@ class Cell:
 
     @property
     def last_line(self) -> str:
-        """What it said last, cut."""
-        lines = self.output.split("\n")
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        """What it said last, cut; that a step is begun says nothing."""
+        lines = (line.strip() for line in reversed(self.output.split("\n")))
+        said = next((line for line in lines if line and not _STEP.match(line)), "")
         return said if len(said) <= _LINE_MAX else f"{said[: _LINE_MAX - 3]}..."
 
     @property

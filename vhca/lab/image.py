@@ -105,6 +105,8 @@ MODULES: Final = (
     "ib_cm",
     "ib_ipoib",
     "rdma_rxe",
+    # what Soft-RoCE asks the kernel's crypto for by name, until it has a library of its own for it (6.16)
+    "crc32_generic",
     "siw",
     "dummy",
     "ib_srp",

@@ -194,3 +194,4 @@ def test_the_last_line_of_a_run_is_cut() -> None:
     cell = Cell("6.1", "6.1", 0, 1.0, "first\n" + "x" * 200 + "\n\n")
     assert len(cell.last_line) == 70
     assert Cell("6.1", "6.1", 0, 1.0, "").last_line == ""
+    assert Cell("6.1", "6.1", 0, 1.0, "[   0.1 s] starting\nsaid\n[  19.6 s] running x\n").last_line == "said"
