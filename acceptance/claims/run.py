@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from acceptance.claims.bench import Bench
 from acceptance.claims.framework import Claim
-from acceptance.claims.verdict import Status, Verdict
+from acceptance.claims.verdict import CannotSee, Status, Verdict
 from vhca.lab import LabError
 
 
@@ -24,6 +24,8 @@ def judge(claim: Claim, bench: Bench) -> Verdict:
         verdict = claim.observe(bench)
         if not isinstance(verdict, Verdict):
             raise TypeError(f"the test of {claim.id} returned {verdict!r}, not a verdict")
+    except CannotSee as why:
+        verdict = Verdict.not_observable(str(why))
     except Exception as error:
         verdict = Verdict.failed(error)
         with contextlib.suppress(Exception):  # must not hide why the claim failed

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from acceptance.claims.verdict import CannotSee
 from vhca.lab import Completed, Guest, GuestError
 
 TRACEFS: Final = "/sys/kernel/tracing"
+_NAMED_ARGUMENTS: Final = (6, 6)
 _EVENT: Final = re.compile(
     r"\s*(?P<task>.+)-(?P<pid>\d+)\s+\[\d+\]\s+\S+\s+(?P<time>\d+\.\d+): (?P<name>[\w.]+): ?(?P<text>.*)"
 )
@@ -76,6 +78,12 @@ def parse(text: str) -> list[Event]:
     return events
 
 
+def too_old(release: str) -> bool:
+    """Whether kernels of this release take a probe's arguments by number alone."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return match is not None and (int(match[1]), int(match[2])) < _NAMED_ARGUMENTS
+
+
 class Trace:
     """A trace of one guest as a context manager; read :attr:`events` after the end.
 
@@ -120,7 +128,10 @@ class Trace:
         done = self._shell("\n".join(lines))
         if done.returncode:
             said = self._shell(f"tail -n 12 {TRACEFS}/error_log").stdout
+            release = self._shell("uname -r").stdout.strip()
             self._clear()
+            if "Invalid fetch argument" in said and too_old(release):
+                raise CannotSee(f"probes of {release} do not know a function's arguments by name: Linux does since 6.6")
             raise GuestError(f"{self._guest.name}: the trace could not be set up: {done.stderr.strip()}\n{said}")
         return self
 

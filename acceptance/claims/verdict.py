@@ -16,6 +16,10 @@ class Status(enum.StrEnum):
     FAILED = "failed"  # the test itself did not work: says nothing about the claim
 
 
+class CannotSee(Exception):
+    """This kernel lacks what a claim is observed by; the text says what. The claim is then not observable."""
+
+
 @dataclass(slots=True, frozen=True)
 class Evidence:
     """What was done and what came of it."""

@@ -105,8 +105,9 @@ MODULES: Final = (
     "ib_cm",
     "ib_ipoib",
     "rdma_rxe",
-    # what Soft-RoCE asks the kernel's crypto for by name, until it has a library of its own for it (6.16)
+    # what Soft-RoCE, and LIO at a login of iSCSI, ask the crypto of older kernels for by name
     "crc32_generic",
+    "crc32c_generic",
     "siw",
     "dummy",
     "ib_srp",

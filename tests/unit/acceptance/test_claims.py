@@ -10,8 +10,8 @@ from acceptance.claims import framework
 from acceptance.claims.bench import Bench, Result, ScriptError, excerpt, last_object
 from acceptance.claims.framework import Claim, Findings, all_claims, choose, claim, packages_of
 from acceptance.claims.run import judge, run_claims
-from acceptance.claims.trace import Probe, parse
-from acceptance.claims.verdict import Evidence, Status, Verdict
+from acceptance.claims.trace import Probe, parse, too_old
+from acceptance.claims.verdict import CannotSee, Evidence, Status, Verdict
 from vhca.lab.errors import Completed, GuestError
 
 
@@ -128,6 +128,22 @@ def test_a_claim_that_returns_something_else_is_a_failure(registry: dict[str, Cl
         return cast(Verdict, True)
 
     assert judge(registry["A03"], as_bench(FakeBench({}))).status is Status.FAILED
+
+
+def test_what_a_kernel_has_no_means_to_show_is_not_observable(registry: dict[str, Claim]) -> None:
+    @claim("A05", "probes tell names")
+    def names(bench: Bench) -> Verdict:
+        raise CannotSee("too old")
+
+    verdict = judge(registry["A05"], as_bench(FakeBench({})))
+    assert (verdict.status, verdict.summary) == (Status.NOT_OBSERVABLE, "too old")
+    assert [too_old(release) for release in ("6.1.0-50-amd64", "6.5.3", "6.6.0", "6.19.14", "7.2.1")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_evidence_of_a_failure_holds_what_was_seen_and_the_traceback(registry: dict[str, Claim]) -> None:
