@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper bench-guests validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper faults bench-guests validate coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -136,6 +136,9 @@ ucx: $(STAMP) ## UCX's performance test in guests: every transport, operation an
 
 upper: $(STAMP) ## NFS, NVMe, iSER, SRP, RDS, RDMA CM, IPoIB and MPI between guests, also what takes long, and a short soak
 	VHCA_UPPER=all $(BIN)/pytest --timeout 400 $(wildcard $(addprefix tests/guest/test_,$(addsuffix .py,storage rdma_cm rds ipoib bonding mpi soak))) $(PYTEST)
+
+faults: $(STAMP) ## faults inside cards, also what takes the driver minutes
+	VHCA_FAULTS=all $(BIN)/pytest --timeout 400 tests/guest/test_card_faults.py $(PYTEST)
 
 validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes docs/validation
 	$(BIN)/vhca validate --source

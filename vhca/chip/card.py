@@ -350,7 +350,7 @@ class Card:
         if removed:
             self.server.irqs.clear_pending()
             self.board.reset("lost_connection")
-        self._set_power(not removed)
+        self._set_power(self.server.connected and not removed)
 
     def _set_power(self, on: bool) -> None:
         if on != self._powered:

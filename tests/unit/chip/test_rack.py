@@ -194,6 +194,9 @@ def test_cards_have_faults_from_the_beginning(tmp_path: Path) -> None:
         assert card._gate._tamper is not None
         card.faults.clear()
         assert card._gate._tamper is None
+        # nobody is in the slot's machine, who would give it power
+        assert not rack.fabric.status()[1].up
+        rack.loop.call(lambda: card._set_power(True))
         while not rack.fabric.status()[1].up:
             assert time.monotonic() < deadline
         assert rack.loop.call(lambda: card.function.region_read(7, 0, 2)) == b"\xb3\x15"

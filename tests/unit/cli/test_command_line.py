@@ -307,3 +307,31 @@ def test_ports_to_capture_are_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     words = ["serve", "--hcas", "1", "--dir", str(tmp_path / "d"), *file, *more, "--capture-port", "leaf/3"]
     assert main(words) == status.TROUBLE
     assert "there is no port leaf/3" in capsys.readouterr().err
+
+
+def test_faults_reach_the_cards_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vhca.cli.options import make_lab
+    from vhca.lab import Progress
+
+    got: dict[str, Any] = {}
+    monkeypatch.setattr("vhca.lab.Lab", lambda **arguments: got.update(arguments))
+
+    def cards(*rules: str) -> list[list[list[str]]]:
+        words = [word for rule in rules for word in ("--fault", rule)]
+        make_lab(parser().parse_args(["run", "--guests", "2", "--hcas", "2", *words]), Progress(quiet=True))
+        return [[list(card.faults) for card in own] for own in got["guest_cards"]]
+
+    every, others = "command any lost nth=9", "event CMD lost"
+    assert cards(every, f"g1 {others}") == [[[every], [every]], [[every, others], [every]]]
+    assert cards(f"g0/2 {others}", f"h3 {others}") == [[[], [others]], [[], [others]]]
+    with pytest.raises(LabError, match="--fault g2: there is no such card"):
+        cards(f"g2 {others}")
+    got.clear()
+    make_lab(parser().parse_args(["run", "--fault", others]), Progress(quiet=True))
+    assert got["card"].faults == (others,)
+    assert "guest_cards" not in got
+    with pytest.raises(SystemExit):
+        main(["serve", "--dir", "x", "--fault", "h0 command any lots"])
+    assert "knows no 'lots' (did you mean lost?)" in capsys.readouterr().err

@@ -46,7 +46,14 @@ class Lab:
     def start(self):
         {start}
         return self
-    def clear_faults(self): pass
+    rules = []
+    def faults(self, card):
+        from vhca.chip.fault_rules import parse_rule
+        if card != "g0": raise vhca.lab.LabError(f"there is no card {{card}}")
+        class Faults:
+            def add(self, rule): Lab.rules.append(parse_rule(rule).text)
+        return Faults()
+    def clear_faults(self): Lab.rules.clear()
     def mark_failed(self): print("marked failed", self.number)
     def stop(self, failed=False):
         with open("stops", "a") as f: f.write(f"{{self.number}} {{failed}}\\n")
@@ -96,6 +103,28 @@ def test_labs_of_one_configuration_are_shared(suite: pytest.Pytester) -> None:
     result.assert_outcomes(passed=6)
     # the lab used longest ago made room for the third; the fresh one went at once; the rest at the end
     assert (suite.path / "stops").read_text().split("\n") == ["1 False", "4 False", "2 False", "3 False", ""]
+
+
+def test_faults_are_there_for_one_test(suite: pytest.Pytester) -> None:
+    result = _run(
+        suite,
+        """
+        import pytest
+        pytestmark = pytest.mark.vhca_fault("g0", "command any lost")
+        @pytest.mark.vhca_fault("g0", "event CMD lost", "interrupt late=1s")
+        def test_two_more(lab): assert lab.rules == ["command any lost", "event CMD lost", "interrupt late=1s"]
+        def test_one(lab): assert lab.rules == ["command any lost"]
+        @pytest.mark.vhca_fault("g0", "command any lots")
+        def test_no_rule(lab): pass
+        @pytest.mark.vhca_fault("g9", "command any lost")
+        def test_no_card(lab): pass
+        @pytest.mark.vhca_fault("g0")
+        def test_nothing(lab): pass
+        """,
+    )
+    result.assert_outcomes(passed=2, errors=3)
+    for said in ("knows no 'lots' (did you mean lost?)", "there is no card g9", "takes a card and rules, not"):
+        result.stdout.fnmatch_lines([f"*UsageError: @pytest.mark.vhca_fault*{said.replace('?', '[?]')}*"])
 
 
 def test_a_failed_test_shows_evidence_and_spends_its_lab(suite: pytest.Pytester) -> None:
