@@ -140,6 +140,8 @@ def c06(bench: Bench) -> Verdict:
             "there is no ib_dma_alloc_coherent in this kernel: users call dma_alloc_coherent for the device that does"
             " the DMA (ib_device.dma_device); memory of that kind is what both sides see",
         )
+    else:
+        found.unseen("the kernel has ib_dma_alloc_coherent", f"no headers of {bench.kernel.release} are known here")
     with bench.trace(events=["dma/dma_alloc"], stacks=True, quiet=True) as trace:
         bench.run("rmmod mlx5_ib && modprobe mlx5_ib")
         bench.wait_active()
