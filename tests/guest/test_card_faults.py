@@ -284,8 +284,8 @@ def test_commands_whose_end_is_not_told(lab: Lab) -> None:
     assert "CREATE_CQ(0x400) timeout. Will cause a leak of a command resource" in logs[0]
     assert "timeout. Will cause a leak of a command resource" in logs[1]
     assert "recovered after timeout" in logs[2]
-    assert ends[0] == 1
-    assert ends[2] == 143
+    # that of the first was ended by its time
+    assert ends == [143, 143, 143]
     # each goes on, with one place less for commands where one was leaked
     for guest in (never, unheard, silent):
         assert sh(guest, MAKES)[0] == 143
