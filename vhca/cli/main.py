@@ -23,6 +23,7 @@ from vhca.cli import status
 from vhca.cli.commands import (
     bisect,
     capture,
+    cards,
     demo,
     doctor,
     explain,
@@ -53,6 +54,7 @@ _COMMANDS = (
     fault,
     capture,
     guest,
+    cards,
     tshark,
     explain,
     doctor,

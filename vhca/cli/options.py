@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ from vhca.cli.fault_options import add_fault_option, guest_cards
 from vhca.subnet.engines import ENGINES
 
 if TYPE_CHECKING:
+    from vhca.chip.card_profiles import Profile
     from vhca.fabric.topology import Topology
     from vhca.lab import CardConfig, GuestConfig, Lab, Progress, RackConfig
     from vhca.subnet.partitions import Partitions
@@ -266,6 +268,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
         help="each guest's: MiB, or with a unit: 768M, 2G (default: %(default)s)",
     )
     add_card_memory_option(group)
+    add_profile_options(group)
     add_fault_option(group)
     group.add_argument("--cpus", type=whole(1, 64), default=1, metavar="N", help="each guest's (default: %(default)s)")
     group.add_argument(
@@ -371,12 +374,52 @@ def add_capture_options(parser: argparse._ActionsContainer) -> None:
 
 
 def card_config(options: argparse.Namespace) -> CardConfig:
-    """What the options say of each card: `--card-memory`, and `--fault` without a card's name."""
+    """What the options say of each card: its kind, what it has less of, its memory, and faults of all cards."""
     from vhca.lab import CardConfig
 
     mib: int | None = options.card_memory
     faults = tuple(rule for card, rule in options.fault if card is None)
-    return CardConfig(memory=None if mib is None else mib << 20, faults=faults)
+    card = CardConfig() if options.profile is None else options.profile.card
+    capabilities = {**card.capabilities, **dict(options.set)}
+    return replace(card, memory=None if mib is None else mib << 20, faults=faults, capabilities=capabilities)
+
+
+def card_profile(text: str) -> Profile:
+    """A type for the kind of cards."""
+    from vhca.chip.card_profiles import ProfileError, find
+
+    try:
+        return find(text)
+    except ProfileError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def card_capability(text: str) -> tuple[str, int]:
+    """A type for a capability and its number."""
+    from vhca.chip.card_profiles import ProfileError, capability
+
+    try:
+        return capability(text)
+    except ProfileError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_profile_options(parser: argparse._ActionsContainer) -> None:
+    """Give a command with cards the options that say of which kind they are."""
+    parser.add_argument(
+        "--profile",
+        type=card_profile,
+        metavar="NAME",
+        help="of which kind cards are: cx4, cx5, cx6, cx6dx, cx7, or a file (`vhca cards` lists them)",
+    )
+    parser.add_argument(
+        "--set",
+        type=card_capability,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="let cards have less of a capability: --set odp=0, --set dct=0, --set log_max_qp=12; may be given again",
+    )
 
 
 def rack_config(options: argparse.Namespace, cards: int) -> RackConfig:

@@ -13,7 +13,7 @@ from vhca.fabric.port import SwitchPort
 from vhca.fabric.through import Way, walk
 from vhca.fabric.topology import Node
 from vhca.fabric.wires import Tap, Taps
-from vhca.management.link_speed import USUAL, LinkSpeed
+from vhca.management.link_speed import LinkSpeed
 from vhca.wire.packet import DEFAULT_PKEY, MANAGEMENT_VL, Packet, Route
 from vhca.wire.smp import PORT_ACTIVE, PortInfo
 
@@ -28,7 +28,10 @@ class Listener(Protocol):
 
 
 class FabricPort:
-    """The card's end of a cable that runs at `cable` at most; `host` is whose place in a topology the card has."""
+    """The card's end of a cable that runs at `cable` at most, None: as fast as the card can.
+
+    `host` is whose place in a topology the card has.
+    """
 
     def __init__(
         self, name: str, link: Link, switch_port: SwitchPort, host: Node | None = None, cable: LinkSpeed | None = None
@@ -37,7 +40,7 @@ class FabricPort:
         self.link = link
         self.switch_port = switch_port
         self.host = host
-        self._cable = cable if cable is not None else USUAL
+        self._cable = cable
         self._wires = link.wires
         self.end: LinkEnd = link.a
         self.loopback_taps: list[Tap] = []
@@ -109,7 +112,7 @@ class FabricPort:
 
     def train(self, most: LinkSpeed) -> LinkSpeed:
         """What both ends of the cable run at, if the card can do `most`; to be asked before the link is up."""
-        agreed = self._cable.at_most(most)
+        agreed = most if self._cable is None else self._cable.at_most(most)
         self.switch_port.set_speed(agreed)
         return agreed
 

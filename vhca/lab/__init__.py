@@ -8,6 +8,7 @@ a kernel stands for); all other modules are the library's own.
 from vhca.chip.rack_config import CaptureConfig, CardConfig, RackConfig
 from vhca.lab.agent_process import Process
 from vhca.lab.cache import Cache, Progress
+from vhca.lab.card_kinds import card_profile
 from vhca.lab.devices import Hca, RackFactory, RackLike
 from vhca.lab.errors import (
     CommandFailed,
@@ -52,6 +53,7 @@ __all__ = [
     "RackLike",
     "Report",
     "aligned",
+    "card_profile",
     "guest_root",
     "kernel_log_trouble",
     "last_lines",

@@ -18,6 +18,7 @@ from vhca.cli.options import (
     add_card_memory_option,
     add_manager_options,
     add_mkey_option,
+    add_profile_options,
     add_topology_options,
     card_config,
     rack_config,
@@ -72,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topology_options(parser)
     add_manager_options(parser, guests=False)
     add_card_memory_option(parser)
+    add_profile_options(parser)
     add_fault_option(parser)
     rack = parser.add_argument_group("one of several racks")
     rack.add_argument(
