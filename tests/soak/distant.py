@@ -155,15 +155,16 @@ def _anonymous_kib() -> int:
 
 
 def _unbalanced(rack: Rack) -> list[str]:
-    """Packets that left the ports at a cable's ends came out of it, or the cable lost them; in the rack's loop."""
+    """Packets that left the ports at a cable's ends came out of it, are on it, or were lost; in the rack's loop."""
     rack._subnet.wires.settle()
     found = []
     for link in rack._subnet.cables:
         ends = [_port_counters(rack, end.endpoint) for end in (link.a, link.b)]
         sent, arrived = sum(end.xmit_pkts for end in ends), sum(end.rcv_pkts for end in ends)
         lost = sum(link.dropped.values())
-        if sent != arrived + lost:
-            found.append(f"{link.name}: {sent} packets sent, {arrived} arrived, {lost} lost")
+        waiting = link.a.waiting + link.b.waiting  # managers never rest
+        if sent != arrived + lost + waiting:
+            found.append(f"{link.name}: {sent} packets sent, {arrived} arrived, {lost} lost, {waiting} on the way")
     return found
 
 

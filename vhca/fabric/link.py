@@ -125,6 +125,11 @@ class LinkEnd:
         return self._bytes <= FULL_BYTES and len(self._queue) <= FULL_PACKETS
 
     @property
+    def waiting(self) -> int:
+        """Packets that came to this end and are handed over in a later turn: neither counted by its port nor lost."""
+        return sum(packet.count for packet in self._queue)
+
+    @property
     def in_use(self) -> bool:
         """True while anything that was sent from here is on the cable."""
         return bool(self.other._queue) or self._delayed > 0 or (self.line is not None and self.line.in_use)

@@ -335,3 +335,12 @@ def test_a_link_that_is_held_falls_and_does_not_train() -> None:
     bench.link.hold(False)
     bench.turns.run()
     assert bench.a.changes == bench.b.changes == [True, False, True]
+
+
+def test_what_is_on_the_way_can_be_counted() -> None:
+    bench = LinkBench()
+    bench.link.a.send(packet(1))
+    bench.link.a.send(replace(packet(2), count=3))
+    assert (bench.link.a.waiting, bench.link.b.waiting) == (0, 4)
+    bench.turns.run()
+    assert (len(bench.b.inbox), bench.link.b.waiting) == (2, 0)
