@@ -31,6 +31,7 @@ from vhca.cli.commands import (
     fault,
     fetch,
     guest,
+    kconfig,
     kernels,
     matrix,
     rack,
@@ -59,6 +60,7 @@ _COMMANDS = (
     explain,
     doctor,
     kernels,
+    kconfig,
     fetch,
 )
 _DESCRIPTION = """\
