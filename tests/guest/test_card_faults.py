@@ -101,24 +101,44 @@ def test_a_late_command_is_waited_for(lab: Lab, guest: Guest) -> None:
     assert "CREATE_CQ" not in log_of(guest)
 
 
-@pytest.mark.vhca_allow_kernel_bug("refcount_warn_saturate|uverbs_destroy_ufile_hw")
+TWICE: Final = (
+    "Command completion arrived after timeout",
+    "refcount_t: underflow",
+    "bad resource",
+    "failed to destroy",
+    "list_add corruption",
+)
+"""Signs of a command whose end came twice."""
+
+
+@pytest.mark.vhca_allow_kernel_bug("uverbs_destroy_ufile_hw")
 @pytest.mark.vhca(fresh=True)
-def test_a_wrong_answer_and_a_command_that_comes_twice(lab: Lab, guest: Guest) -> None:
-    """The driver believes its card: it destroys a queue by a wrong number, and lets go of a command twice."""
+def test_a_wrong_answer(lab: Lab, guest: Guest) -> None:
+    """The driver believes its card: it destroys a queue by a wrong number."""
     assert sh(guest, MAKES)[0] == 143
     log_of(guest)
     lab.faults("g0").add("command CREATE_CQ limit=1 damage=9")
     assert sh(guest, MAKES) == (1, "Couldn't create QP\n")
     assert "uverbs_destroy_ufile_hw" in log_of(guest)
+
+
+@pytest.mark.skipif(
+    os.environ.get("VHCA_FAULTS") != "all", reason="it spoils the kernel's memory, by chance; `make faults` runs it"
+)
+@pytest.mark.vhca_allow_kernel_bug(".")
+@pytest.mark.vhca(fresh=True)
+def test_a_command_that_comes_twice(lab: Lab, guest: Guest) -> None:
+    """The driver lets go of a command twice, or takes the one that has its place meanwhile for done."""
+    assert sh(guest, MAKES)[0] == 143
+    log_of(guest)
     twice = lab.faults("g0").add("command CREATE_CQ limit=1 twice")
-    # what becomes of the program, and of all that comes later, is chance: mostly a refcount that underflows
     guest.popen(["sh", "-c", WAITS])
     wait_for(lambda: twice.hits)
     said = [""]
 
     def has_complained() -> bool:
         said.append(log_of(guest))
-        return "Command completion arrived after timeout" in "".join(said)
+        return any(words in "".join(said) for words in TWICE)
 
     try:
         wait_for(has_complained)
