@@ -5,6 +5,10 @@ from __future__ import annotations
 import enum
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+_CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
 class Status(enum.StrEnum):
@@ -60,5 +64,15 @@ class Verdict:
     @classmethod
     def failed(cls, error: BaseException) -> Verdict:
         """The test did not work; the traceback is its evidence."""
-        text = "".join(traceback.format_exception(error))
+        text = _traceback(error)
         return cls(Status.FAILED, f"{type(error).__name__}: {error}", [], [Evidence("host", "traceback", text)])
+
+
+def _traceback(error: BaseException) -> str:
+    """The error and its calls, without the folders of this machine: a record is for everybody."""
+    told = traceback.TracebackException.from_exception(error)
+    for frame in told.stack:
+        path = Path(frame.filename)
+        inside = path.is_relative_to(_CHECKOUT) and ".venv" not in path.relative_to(_CHECKOUT).parts
+        frame.filename = path.relative_to(_CHECKOUT).as_posix() if inside else path.name
+    return "".join(told.format())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -93,3 +94,22 @@ def test_the_stored_record_has_every_claim_and_the_readme_counts_it() -> None:
     row = f"| {len(stored.outcomes)} claims of an article on RDMA | {counts[Status.CONFIRMED]} confirmed,"
     row += f" {counts[Status.CONTRADICTED]} contradicted on Linux 6.19,"
     assert row in (CHECKOUT / "README.md").read_text()
+
+
+def test_a_failure_is_told_without_the_folders_of_this_machine() -> None:
+    try:
+        json.loads("no")
+    except ValueError as error:
+        (evidence,) = Verdict.failed(error).evidence
+    assert 'File "tests/unit/acceptance/test_claims_report.py", line' in evidence.output
+    assert 'json.loads("no")' in evidence.output
+    assert 'File "decoder.py", line' in evidence.output
+    assert str(CHECKOUT) not in evidence.output
+
+
+@pytest.mark.parametrize("path", sorted((CHECKOUT / "docs/validation").glob("*.json")), ids=lambda path: path.stem)
+def test_no_stored_failure_has_a_folder_of_a_machine(path: Path) -> None:
+    stored = load(path.parent, path.stem)
+    assert stored is not None
+    told = [seen.output for one in stored.outcomes.values() for seen in one.verdict.evidence if seen.where == "host"]
+    assert not [text for text in told if 'File "/' in text]
