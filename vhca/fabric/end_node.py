@@ -36,10 +36,6 @@ from vhca.wire.smp import NodeInfo, PortInfo
 
 PARTITION_CAP: Final = 128
 GUID_CAP: Final = 8
-# As those of a card; the description says what it is.
-VENDOR_ID: Final = 0x0002C9
-DEVICE_ID: Final = 0x1017
-DEVICE: Final = Device(DEVICE_ID)
 # Questions that wait for each asker.
 QUESTIONS: Final = 16
 
@@ -182,11 +178,11 @@ class EndAgent(PortAgent[EndPort]):
         return node_info(
             node_type=smpwire.NODE_TYPE_CA,
             num_ports=node.ports,
-            guids=(node.guid, node.guid, port.guid),
+            guids=(node.make.system_guid, node.guid, port.guid),
             partition_cap=PARTITION_CAP,
-            device_id=DEVICE_ID,
+            device_id=node.make.device_id,
             local_port_num=port.number,
-            vendor_id=VENDOR_ID,
+            vendor_id=node.make.vendor_id,
         )
 
     def selected(self, port: EndPort, number: int) -> EndPort | None:
@@ -317,7 +313,7 @@ class EndNode:
         if mad[1] == madwire.CLASS_PERF:
             reply = self._measured(port, mad)
         elif mad[1] == vendor.CLASS:
-            reply = answer(mad, DEVICE, self._company.now_ns() - self._company.since_ns)
+            reply = answer(mad, Device(self.node.make.device_id), self._company.now_ns() - self._company.since_ns)
         else:
             reply = refusal(mad)
         if reply is not None:

@@ -11,7 +11,7 @@ from typing import Final
 from vhca.fabric.alarm import Alarm
 from vhca.fabric.counters import Drop
 from vhca.fabric.link import LinkEnd
-from vhca.fabric.port import DEVICE_ID, SwitchPort
+from vhca.fabric.port import SwitchPort
 from vhca.management.fair_queue import CallSoon, FairQueue, Job
 from vhca.management.packets import is_gmp
 from vhca.management.performance import PerformanceAgent
@@ -24,14 +24,13 @@ from vhca.wire.packet import Packet
 
 # Questions from one port that wait for their turn; more are dropped, and asked again by whoever means them.
 QUESTIONS_PER_PORT: Final = 64
-DEVICE: Final = Device(DEVICE_ID)
 
 
 class GeneralServices:
     """The agents behind QP1 of one switch.
 
     `answer` sends a datagram to who asked with a packet; `administered` tells whether somebody else serves subnet
-    administration; `now_ns` is the time.
+    administration; `now_ns` is the time; `device` what the switch is.
     """
 
     def __init__(
@@ -41,7 +40,9 @@ class GeneralServices:
         answer: Callable[[Packet, bytes], None],
         administered: Callable[[], bool],
         now_ns: Callable[[], int],
+        device: Device,
     ) -> None:
+        self._device = device
         self._send = answer
         self._administered = administered
         self._queue = FairQueue(call_soon, QUESTIONS_PER_PORT)
@@ -71,7 +72,7 @@ class GeneralServices:
         if mad[1] == madwire.CLASS_PERF:
             reply = self._measured(mad, port)
         elif mad[1] == vendor.CLASS:
-            reply = answer(mad, DEVICE, self._now_ns() - self._since_ns)
+            reply = answer(mad, self._device, self._now_ns() - self._since_ns)
         else:
             reply = refusal(mad)
         if reply is None:

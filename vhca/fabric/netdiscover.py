@@ -1,8 +1,8 @@
 """Topologies as ibnetdiscover prints them, and as ibsim reads them.
 
 A node is a line with its kind, number of ports, identity in quotes and, behind #, its description; under it stands a
-line for each port that has a cable. ibnetdiscover names both ends of a cable, ibsim needs one. What else they print
-(identities of vendors, LIDs) is left aside: a manager gives LIDs.
+line for each port that has a cable. ibnetdiscover names both ends of a cable, ibsim needs one. Vendor and device stand
+above the node that they are of. LIDs are left aside: a manager gives them.
 """
 
 import re
@@ -14,12 +14,12 @@ from vhca.fabric.topology import Builder, Cable, End, Kind, Node, NodeSpec, Topo
 from vhca.management.link_speed import SPEEDS, WIDTHS, LinkSpeed
 
 MAX_LINE: Final = 1024
-VENDOR_ID: Final = 0x2C9
-DEVICE_IDS: Final[dict[Kind, int]] = {"switch": 0xCB20, "host": 0x1017}
 
 _NODE: Final = re.compile(r'(Switch|Ca|Hca|Rt)\s+([0-9]{1,4})\s+"([^"]*)"(.*)')
 _PORT: Final = re.compile(r'\[([0-9]{1,4})\](?:\(([0-9a-fA-F]{1,16})\))?\s+"([^"]*)"(?:\[([0-9]{1,4})\])?(.*)')
 _GUID: Final = re.compile(r"(?:switchguid|caguid|hcaguids|rtguid)\s*=\s*(?:0x)?([0-9a-fA-F]{1,16})\b")
+_MAKE_KEYS: Final = ("vendid", "devid", "sysimgguid")
+_MAKE: Final = re.compile(rf"({'|'.join(_MAKE_KEYS)})\s*=\s*(?:0x)?([0-9a-fA-F]{{1,16}})\b")
 _IDENTITY: Final = re.compile(r"[SHR]-([0-9a-fA-F]{16})")
 _DESCRIPTION: Final = re.compile(r'\s*#\s*"([^"]*)"')
 _LINK: Final = re.compile(rf"\b({'|'.join(map(str, WIDTHS))})x({'|'.join(SPEEDS)})\b")
@@ -49,15 +49,25 @@ class _Place:
 class _Found:
     """A node's lines."""
 
-    __slots__ = ("description", "guid", "identity", "kind", "line", "places", "ports")
+    __slots__ = ("description", "guid", "identity", "kind", "line", "make", "places", "ports")
 
-    def __init__(self, line: int, kind: Kind, ports: int, identity: str, guid: int | None, description: str) -> None:
+    def __init__(
+        self,
+        line: int,
+        kind: Kind,
+        ports: int,
+        identity: str,
+        guid: int | None,
+        description: str,
+        make: dict[str, int],
+    ) -> None:
         self.line = line
         self.kind = kind
         self.ports = ports
         self.identity = identity
         self.guid = guid
         self.description = description
+        self.make = make
         self.places: list[_Place] = []
 
 
@@ -68,6 +78,7 @@ class _Reader:
         self.nodes: dict[str, _Found] = {}
         self.default = LinkSpeed()
         self._guid: int | None = None
+        self._make: dict[str, int] = {}
         self._node: _Found | None = None
 
     def take(self, number: int, line: str) -> None:
@@ -78,6 +89,8 @@ class _Reader:
             self._take_port(number, line)
         elif guid := _GUID.match(line):
             self._guid = int(guid[1], 16)
+        elif make := _MAKE.match(line):
+            self._make[make[1]] = int(make[2], 16)
         elif head := _HEAD.match(line):
             self.default = _chosen(self.default, "w" if head[1] == "width" else "s", int(head[2]))
         elif _NOT_READ.match(line):
@@ -97,7 +110,8 @@ class _Reader:
         if identity in self.nodes:
             raise TopologyError(f"{identity} is described a second time; give each node its own identity")
         description = described[1].strip() if described else ""
-        self._node = _Found(number, kind, int(found[2]), identity, guid, description)
+        self._node = _Found(number, kind, int(found[2]), identity, guid, description, self._make)
+        self._make = {}
         self.nodes[identity] = self._node
 
     def _take_port(self, number: int, line: str) -> None:
@@ -179,7 +193,8 @@ def _spec(node: _Found, name: str) -> NodeSpec:
     given = {place.end.port: place.guid for place in node.places if place.guid is not None}
     if node.kind == "host" and given and node.guid is not None and max(given) <= node.ports:
         guids = tuple(given.get(port, node.guid + port) for port in range(1, node.ports + 1))
-    return NodeSpec(name, node.kind, node.ports, node.guid, guids, node.description or None)
+    make = (node.make.get(key) for key in _MAKE_KEYS)
+    return NodeSpec(name, node.kind, node.ports, node.guid, guids, node.description or None, *make)
 
 
 def _cables(reader: _Reader) -> Iterator[tuple[_Place, LinkSpeed]]:
@@ -209,7 +224,7 @@ def write(topology: Topology) -> str:
     out = ["#", "# Topology file: written by vhca", "#", ""]
     for node in topology.nodes.values():
         switch = node.kind == "switch"
-        out += [f"vendid={VENDOR_ID:#x}", f"devid={DEVICE_IDS[node.kind]:#x}", f"sysimgguid={node.guid:#x}"]
+        out += [f"{key}={value:#x}" for key, value in zip(_MAKE_KEYS, node.make, strict=True)]
         if switch:
             out.append(f"switchguid={node.guid:#x}({node.guid:x})")
             out.append(f'Switch\t{node.ports} "{_identity(node)}"\t\t# "{node.description}" base port 0 lid 0 lmc 0')

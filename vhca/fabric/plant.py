@@ -45,7 +45,7 @@ class Plant:
         self.topology = topology
         self.trunks: dict[Cable, Link] = {}
         self.switches = {
-            node.name: Switch(call_soon, node.guid, node.ports, node.description, now_ns, wires)
+            node.name: Switch(call_soon, node.guid, node.ports, node.description, now_ns, wires, node.make)
             for node in topology.switches
             if local is None or node.name in local
         }

@@ -22,8 +22,6 @@ from vhca.wire import smp
 from vhca.wire.packet import MANAGEMENT_VL, Packet
 from vhca.wire.smp import PortInfo
 
-DEVICE_ID: Final = 0xCB20
-"""What kind of switch this is, to whom it tells."""
 PARTITION_CAP: Final = 8
 """P_Keys of the management port."""
 ENFORCEMENT_CAP: Final = 32

@@ -15,6 +15,7 @@ from vhca.fabric.general_services import GeneralServices
 from vhca.fabric.port import SwitchPort
 from vhca.fabric.switch_agent import SwitchAgent, SwitchState
 from vhca.fabric.telling import tell
+from vhca.fabric.topology import Make, usual_make
 from vhca.fabric.wires import Wires
 from vhca.management import directed
 from vhca.management.fair_queue import CallSoon
@@ -22,6 +23,7 @@ from vhca.management.packets import gmp_reply, is_gmp
 from vhca.management.performance import data_words
 from vhca.management.port_state import LANES
 from vhca.management.subnet import SMP_CLASSES, for_agent, is_asked
+from vhca.management.vendor import Device
 from vhca.wire import mad as madwire
 from vhca.wire import smp as smpwire
 from vhca.wire.mad import MAD_BYTES, Smp
@@ -39,6 +41,7 @@ class Switch(SwitchState):
         name: str = "vhca switch",
         now_ns: Callable[[], int] = lambda: 0,
         wires: Wires | None = None,
+        make: Make | None = None,
     ) -> None:
         if not 1 <= num_ports <= 254:
             raise ValueError(f"a switch has 1 to 254 ports, not {num_ports}")
@@ -46,7 +49,7 @@ class Switch(SwitchState):
         self.node_guid = node_guid
         zero = SwitchPort(self, 0)
         ports = [zero, *(SwitchPort(self, number, zero.guard) for number in range(1, num_ports + 1))]
-        super().__init__(node_guid, name, ports, self.wires)
+        super().__init__(node_guid, make or usual_make("switch", node_guid), name, ports, self.wires)
         self.call_soon = call_soon
         self._now_ns = now_ns
         self.agent = SwitchAgent(self, now_ns)
@@ -58,6 +61,7 @@ class Switch(SwitchState):
             ),
             administered=lambda: self.management is not None,
             now_ns=now_ns,
+            device=Device(self.make.device_id),
         )
         # Gets what is for port 0, with the number of the port of arrival.
         self.management: Callable[[Packet, int], None] | None = None

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from vhca.fabric.counters import Drop
-from vhca.fabric.port import DEVICE_ID, ENFORCEMENT_CAP, PARTITION_CAP, SwitchPort
+from vhca.fabric.port import ENFORCEMENT_CAP, PARTITION_CAP, SwitchPort
+from vhca.fabric.topology import Make
 from vhca.fabric.wires import Wires
 from vhca.layout import Layout
 from vhca.management.agent import ZEROS, link_order, settings_valid
@@ -24,19 +25,20 @@ from vhca.wire.packet import MULTICAST_LID_FIRST, UD, Packet
 from vhca.wire.smp import PortInfo, SwitchInfo
 
 MULTICAST_FDB_CAP: Final = 4096
-_VENDOR_ID: Final = 0x0002C9
 
 
 class SwitchState:
     """What managers read and write of a switch, beside SwitchInfo.
 
+    :ivar make: who made it.
     :ivar ports: 0 is the management port.
     :ivar lft: the linear forwarding table: port by LID.
     :ivar mft: the multicast forwarding table: the set of ports of an MLID, as a bit mask.
     """
 
-    def __init__(self, node_guid: int, name: str, ports: list[SwitchPort], wires: Wires) -> None:
+    def __init__(self, node_guid: int, make: Make, name: str, ports: list[SwitchPort], wires: Wires) -> None:
         self.node_guid = node_guid
+        self.make = make
         self.name = name
         self.ports = ports
         self.lft = bytearray(b"\xff" * MULTICAST_LID_FIRST)
@@ -134,11 +136,11 @@ class SwitchAgent(PortAgent[SwitchPort]):
         return node_info(
             node_type=smpwire.NODE_TYPE_SWITCH,
             num_ports=len(self.switch.ports) - 1,
-            guids=(guid, guid, guid),
+            guids=(self.switch.make.system_guid, guid, guid),
             partition_cap=PARTITION_CAP,
-            device_id=DEVICE_ID,
+            device_id=self.switch.make.device_id,
             local_port_num=port.number,
-            vendor_id=_VENDOR_ID,
+            vendor_id=self.switch.make.vendor_id,
         )
 
     def selected(self, port: SwitchPort, number: int) -> SwitchPort | None:

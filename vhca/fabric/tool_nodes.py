@@ -14,7 +14,7 @@ from vhca.fabric.port import SwitchPort
 from vhca.fabric.swift import Swift, loaded
 from vhca.fabric.switch import Switch
 from vhca.fabric.through import MAX_SWITCHES
-from vhca.fabric.topology import Node
+from vhca.fabric.topology import Node, usual_make
 from vhca.fabric.user_mads import UserMads
 from vhca.fabric.wires import Wires
 from vhca.management.fair_queue import CallSoon
@@ -101,7 +101,8 @@ class ToolNodes:
             if out is None:
                 raise LookupError(f"no switch has a free port for {TOOLS}; name a simulated host")
             guid = _GUID | next(iter(self._switches.values())).node_guid & 0xFFFFFFE0
-            node = EndNode(Node(TOOLS, "host", 1, guid, (guid + 1,), TOOLS), Company(self._call_soon, self._now_ns))
+            described = Node(TOOLS, "host", 1, guid, (guid + 1,), TOOLS, usual_make("host", guid))
+            node = EndNode(described, Company(self._call_soon, self._now_ns))
             link = Link(self._call_soon, self._call_later, f"{TOOLS}/1", f"switch/{out.number}", self._wires)
             out.set_speed(USUAL)
             out.plug(link.b)

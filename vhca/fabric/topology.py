@@ -31,6 +31,11 @@ _GUID_KINDS: Final[dict[Kind, int]] = {"switch": 0x10, "host": 0x20}
 _GUID_TRIES: Final = 64
 
 
+VENDOR_ID: Final = 0x0002C9
+DEVICE_IDS: Final[dict[Kind, int]] = {"switch": 0xCB20, "host": 0x1017}
+"""Of nodes of which nothing else is said: a switch for HDR, and an adapter as a card is one."""
+
+
 class TopologyError(Exception):
     """There cannot be such a fabric; the text says what is wrong and what to do."""
 
@@ -54,6 +59,19 @@ class End(NamedTuple):
         return f"{self.node}/{self.port}"
 
 
+class Make(NamedTuple):
+    """Who made a node, and what it is, by its NodeInfo (14.2.5.3).
+
+    :ivar vendor_id: 24 bits.
+    :ivar device_id: 16 bits.
+    :ivar system_guid: SystemImageGUID, which nodes in one case share.
+    """
+
+    vendor_id: int
+    device_id: int
+    system_guid: int
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A switch, or a host: an end node with one adapter.
@@ -71,6 +89,7 @@ class Node:
     guid: int
     port_guids: tuple[int, ...]
     description: str
+    make: Make
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +103,7 @@ class Cable:
 
 
 class NodeSpec(NamedTuple):
-    """A node as it is described: what is None is derived from its name."""
+    """A node as it is described: what is None is derived from its name and its kind."""
 
     name: str
     kind: Kind
@@ -92,6 +111,9 @@ class NodeSpec(NamedTuple):
     guid: int | None = None
     port_guids: tuple[int, ...] | None = None
     description: str | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+    system_guid: int | None = None
 
 
 class Topology:
@@ -170,6 +192,13 @@ class Builder:
             raise TopologyError(f"there are two nodes called {name}; give each its own name")
         if not 1 <= spec.ports <= most:
             raise TopologyError(f"{name}: {spec.ports} ports; a {spec.kind} has 1 to {most}")
+        for what, value, bits in (
+            ("vendor_id", spec.vendor_id, 24),
+            ("device_id", spec.device_id, 16),
+            ("system_guid", spec.system_guid, 64),
+        ):
+            if value is not None and not 0 <= value < 1 << bits:
+                raise TopologyError(f"{name}: {what} {value:#x}; give a number of {bits} bits")
         if len(self._specs) >= MAX_NODES:
             raise TopologyError(f"more than {MAX_NODES} nodes; describe a smaller fabric")
         self._lids += 1 if spec.kind == "switch" else spec.ports
@@ -216,7 +245,19 @@ class Builder:
             if spec.guid is None:
                 self._own(name, guids)
             description = spec.description if spec.description is not None else name
-            nodes[name] = Node(name, spec.kind, spec.ports, guid, tuple(guids[1:]), description)
+            nodes[name] = Node(
+                name,
+                spec.kind,
+                spec.ports,
+                guid,
+                tuple(guids[1:]),
+                description,
+                Make(
+                    VENDOR_ID if spec.vendor_id is None else spec.vendor_id,
+                    DEVICE_IDS[spec.kind] if spec.device_id is None else spec.device_id,
+                    guid if spec.system_guid is None else spec.system_guid,
+                ),
+            )
         return Topology(nodes, tuple(self._cables), self._plugged)
 
     def _derive(self, spec: NodeSpec) -> int:
@@ -249,6 +290,11 @@ def check_text(what: str, text: str) -> None:
             f"{what} {text[:NAME_BYTES]!r}: give 1 to {NAME_BYTES} printable characters of ASCII, without quotes and"
             " without spaces at the ends"
         )
+
+
+def usual_make(kind: Kind, guid: int) -> Make:
+    """That of a node of which nothing else is said."""
+    return Make(VENDOR_ID, DEVICE_IDS[kind], guid)
 
 
 def _guids(spec: NodeSpec, guid: int) -> list[int]:

@@ -10,7 +10,18 @@ from typing import Any, Final
 
 from vhca.fabric import quantities
 from vhca.fabric.line import MAX_LATENCY_NS, PLAIN, LineConfig
-from vhca.fabric.topology import Builder, Cable, End, Kind, NodeSpec, Topology, TopologyError, at_line
+from vhca.fabric.topology import (
+    Builder,
+    Cable,
+    End,
+    Kind,
+    Make,
+    NodeSpec,
+    Topology,
+    TopologyError,
+    at_line,
+    usual_make,
+)
 from vhca.management.link_speed import LinkSpeed
 from vhca.toml_files import read_toml
 
@@ -58,6 +69,8 @@ def write(topology: Topology) -> str:
             out.append(f"port_guids = [{', '.join(f'{guid:#018x}' for guid in node.port_guids)}]")
         if node.description != node.name:
             out.append(f"description = {_quoted(node.description)}")
+        made = zip(Make._fields, node.make, usual_make(node.kind, node.guid), strict=True)
+        out += [f"{key} = {value:#x}" for key, value, usually in made if value != usually]
         out.append("")
     for cable in topology.cables:
         out += ["[[cable]]", f"ends = [{_quoted(str(cable.a))}, {_quoted(str(cable.b))}]"]
@@ -107,7 +120,10 @@ def _node(kind: Kind, table: dict[str, Any]) -> NodeSpec:
     description = _take(table, "description", str, "a text")
     if guids is not None and (kind == "switch" or guid is None):
         raise TopologyError("port_guids: they go with the guid of a host")
-    _end(table, "name, ports, guid, port_guids and description")
+    vendor_id = _take(table, "vendor_id", int, "a number such as 0x2c9")
+    device_id = _take(table, "device_id", int, "a number such as 0xcb20")
+    system_guid = _take(table, "system_guid", int, "a GUID such as 0x2c90300000000")
+    _end(table, "name, ports, guid, port_guids, description, vendor_id, device_id and system_guid")
     return NodeSpec(
         name,
         kind,
@@ -115,6 +131,9 @@ def _node(kind: Kind, table: dict[str, Any]) -> NodeSpec:
         guid,
         None if guids is None else tuple(guids),
         description,
+        vendor_id,
+        device_id,
+        system_guid,
     )
 
 

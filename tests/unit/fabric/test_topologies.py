@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tests.unit.fabric.bench import Bench, Card, Turns
-from vhca.fabric import shapes
+from vhca.fabric import shapes, topology_toml
 from vhca.fabric.chart import route
 from vhca.fabric.fabric import Fabric
 from vhca.fabric.faults import Fault
@@ -26,8 +26,30 @@ from vhca.wire.ib import wire_size_bytes
 from vhca.wire.mad import PerfMad, SaMad
 from vhca.wire.packet import RC, SEND, Packet, Route
 
+OTHERS = """
+[[switch]]
+name = "s1"
+vendor_id = 0x8f1
+device_id = 0x1234
+system_guid = 0x77
+[[host]]
+name = "h1"
+device_id = 0x1003
+system_guid = 0x77
+[[host]]
+name = "h2"
+[[host]]
+name = "h3"
+[[cable]]
+ends = ["s1/1", "h1/1"]
+[[cable]]
+ends = ["s1/2", "h2/1"]
+[[cable]]
+ends = ["s1/3", "h3/1"]
+"""
 SHAPES = {
     "star": shapes.star(3, 7),
+    "of another make": topology_toml.read(OTHERS),
     "ring": shapes.ring(5, 7),
     "torus": shapes.torus((3, 2, 2), 14),
     "two levels": shapes.fat_tree(40, radix=12, levels=2),
@@ -79,6 +101,7 @@ def test_the_manager_finds_what_the_topology_describes_and_brings_it_up(shape: s
         assert there.description.rstrip(b"\0").decode() == node.description
         assert there.is_switch == (node.kind == "switch")
         assert there.info.num_ports == node.ports
+        assert (there.info.vendor_id, there.info.device_id, there.info.system_image_guid) == node.make
         for number, _, cable in topology.ends(node):
             info = there.ports[number].info
             assert info.port_state == smp.PORT_ACTIVE

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vhca.fabric import netdiscover, shapes, topology_toml
 from vhca.fabric.line import LineConfig
-from vhca.fabric.topology import Builder, Cable, End, NodeSpec, Topology, TopologyError
+from vhca.fabric.topology import Builder, Cable, End, NodeSpec, Topology, TopologyError, usual_make
 from vhca.fabric.topology_files import MAX_FILE_BYTES, load
 from vhca.management.link_speed import SPEEDS, WIDTHS, LinkSpeed, rate_of, slower
 from vhca.wire.smp import PortInfo
@@ -31,7 +31,8 @@ def topologies(draw: st.DrawFn, described: bool = False) -> Topology:
         ports = draw(st.integers(1, 6))
         guid = draw(st.none() | st.integers(number << 32 | 1 << 8, (number << 32) + (1 << 31)))
         description = draw(names.map(str.strip).filter(bool)) if described and draw(st.booleans()) else None
-        builder.add_node(NodeSpec(name, kind, ports, guid, None, description))  # type: ignore[arg-type]
+        made = [draw(st.none() | st.integers(0, (1 << bits) - 1)) for bits in (24, 16, 64)]
+        builder.add_node(NodeSpec(name, kind, ports, guid, None, description, *made))  # type: ignore[arg-type]
         free += [(End(name, port), kind) for port in range(1, ports + 1)]
     free = draw(st.permutations(free))
     while len(free) > 1 and draw(st.integers(0, 9)):
@@ -119,6 +120,7 @@ def test_defaults_of_toml() -> None:
         ("[[switch]]", "[switch]", "switch is no array of tables"),
         ("speed", "sped", "'sped' means nothing here"),
         ("[[switch]]", "[[host]]", r"line 10 .*joins two hosts; put a switch between them"),
+        ("ports = 4", "ports = 4\nvendor_id = 0x1000000", "vendor_id 0x1000000; give a number of 24 bits"),
         ("ports = 4", "ports = 4\nport_guids = [1]", "they go with the guid of a host"),
     ],
 )
@@ -130,7 +132,7 @@ def test_what_is_wrong_in_toml_is_said_with_its_line(before: str, after: str, wh
 
 NET = """\
 # a comment
-vendid=0x2c9
+vendid=0x8f1
 switchguid=0x2c903(2c903)
 Switch\t4 "S-0000000000002c90"\t\t# "leaf" base port 0 lid 3 lmc 0
 [1]\t"H-0000000000000100"[1](101) \t\t# "n1" lid 4 4xHDR
@@ -139,6 +141,8 @@ Switch\t4 "S-0000000000002c90"\t\t# "leaf" base port 0 lid 3 lmc 0
 Switch 8 "second"
 [1] "S-0000000000002c90"[2] w=8 s=2
 
+devid=0x1011
+sysimgguid=0x2c90
 caguid=0x100
 Ca\t1 "H-0000000000000100"\t\t# "n1"
 [1](101) \t"S-0000000000002c90"[1]\t\t# lid 4 lmc 0 "leaf" lid 3 4xHDR
@@ -152,6 +156,9 @@ def test_the_language_of_ibnetdiscover_and_ibsim() -> None:
     assert list(topology.nodes) == ["leaf", "second", "n1", "n2"]
     assert topology.nodes["leaf"].guid == 0x2C90
     assert topology.nodes["n1"].port_guids == (0x101,)
+    assert topology.nodes["leaf"].make == (0x8F1, 0xCB20, 0x2C90)
+    assert topology.nodes["n1"].make == (0x2C9, 0x1011, 0x2C90)
+    assert topology.nodes["n2"].make == usual_make("host", topology.nodes["n2"].guid)
     assert [(str(cable.a), str(cable.b), str(cable.link)) for cable in topology.cables] == [
         ("leaf/1", "n1/1", "4xHDR"),
         ("leaf/2", "second/1", "12xDDR"),
@@ -164,11 +171,12 @@ def test_the_language_of_ibnetdiscover_and_ibsim() -> None:
     [
         ('[1]\t"H-0000000000000100"[1](101)', '[1]\t"H-0000000000000100"[2](101)', "line 5: .*n1 has the ports 1 to 1"),
         ('[1]\t"H-0000000000000100"[1](101)', '[1]\t"H-0000000000000777"[1](101)', "line 5: there is no node"),
-        ("lid 3 4xHDR", "lid 3 4xEDR", "line 5: 4xHDR, but line 13 says 4xEDR"),
+        ("lid 3 4xHDR", "lid 3 4xEDR", "line 5: 4xHDR, but line 15 says 4xEDR"),
         ('[2]\t"second"[1]', '[1]\t"second"[1]', "line 6: port 1 has a cable already, by line 5"),
         ('Switch 8 "second"', 'Switch 8 "S-0000000000002c90"', "line 8: .*described a second time"),
         ('Switch 8 "second"', 'Switch 999 "second"', "line 8: second: 999 ports; a switch has 1 to 254"),
-        ('[1](101) \t"S-', '[1](101) nothing "S-', "line 13: no port"),
+        ('[1](101) \t"S-', '[1](101) nothing "S-', "line 15: no port"),
+        ("# a comment", "devid=10000", "line 4: leaf: device_id 0x10000; give a number of 16 bits"),
         ("# a comment", '[1] "x"[1]', "line 1: a port of no node"),
         ("# a comment", 'include "other"', "line 1: this language of ibsim's is not read"),
         ("# a comment", 'Rt 2 "router"', "line 1: there are no routers"),

@@ -14,7 +14,7 @@ from tests.unit.mads.smps import BOARD
 from tests.unit.mads.smps import smp as smp_request
 from vhca.fabric.end_node import Company, EndNode
 from vhca.fabric.link import Link
-from vhca.fabric.topology import Node
+from vhca.fabric.topology import Node, usual_make
 from vhca.management.link_speed import LinkSpeed
 from vhca.wire import smp
 from vhca.wire.mad import ATTR_NOTICE, CLASS_SUBN_DR, METHOD_GET, METHOD_SET, Smp
@@ -66,7 +66,7 @@ def switch() -> Agent:
 def host() -> Agent:
     turns = Turns()
     company = Company(turns.call_soon, lambda: 0)
-    node = EndNode(Node("n1", "host", 2, 0x10, (0x11, 0x12), "n1"), company)
+    node = EndNode(Node("n1", "host", 2, 0x10, (0x11, 0x12), "n1", usual_make("host", 0x10)), company)
     for number in (1, 2):
         link = Link(turns.call_soon, lambda delay, fn: None, "a", "b")
         node.plug(number, link.a, LinkSpeed())
