@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper faults bench-guests validate coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper faults bench-guests validate ci-job coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -139,6 +139,10 @@ upper: $(STAMP) ## NFS, NVMe, iSER, SRP, RDS, RDMA CM, IPoIB and MPI between gue
 
 faults: $(STAMP) ## faults inside cards, also what takes the driver minutes
 	VHCA_FAULTS=all $(BIN)/pytest --timeout 400 tests/guest/test_card_faults.py $(PYTEST)
+
+ci-job: $(STAMP) ## the recipes of `vhca ci`, run as jobs, and what one takes (five minutes)
+	VHCA_CI=all $(BIN)/pytest tests/guest/test_ci_recipes.py $(PYTEST)
+	$(BIN)/python -m tests.ci_job
 
 validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes docs/validation
 	$(BIN)/vhca validate --source

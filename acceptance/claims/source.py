@@ -18,10 +18,30 @@ from vhca.lab.packages import PackageStore, PoolFile, unpack
 _LINUX: Final = "pool/main/l/linux"
 #: Kernel release -> the package with its headers (11 MB).
 HEADERS: Final = {
+    "6.1.0-50-amd64": PoolFile(
+        f"{_LINUX}/linux-headers-6.1.0-50-common_6.1.176-1_all.deb",
+        "7f6f7bee50efbc36dc02c976be5982b96cf36abe544f03f09368e98cfcc5ac3b",
+        10367932,
+    ),
+    "6.12.117+deb13-amd64": PoolFile(
+        f"{_LINUX}/linux-headers-6.12.117+deb13-common_6.12.117-1_all.deb",
+        "ac1203a8778a01e09c0ef94d87a3607672c0fc3d5369540c3f1580269b277611",
+        11398724,
+    ),
     "6.19.14+deb13-amd64": PoolFile(
         f"{_LINUX}/linux-headers-6.19.14+deb13-common_6.19.14-1~bpo13+1_all.deb",
         "708c2e462fc44467137271f7086513db77d5a144ea58b5140d86cefe0cf2097f",
         10884352,
+    ),
+    "7.2.12+deb13-amd64": PoolFile(
+        f"{_LINUX}/linux-headers-7.2.12+deb13-common_7.2.12-1~bpo13+1_all.deb",
+        "8456354805802dd3f44839693e5eb966fc75ac1ef5af4a7ffb0b368245580ce5",
+        11127820,
+    ),
+    "7.3.4+deb13-amd64": PoolFile(
+        f"{_LINUX}/linux-headers-7.3.4+deb13-common_7.3.4-1~bpo13+1_all.deb",
+        "886647d4a7b05d2aedd22f8e16917c5b75e97e8946966d6bac48962c40b19a06",
+        11206644,
     ),
 }
 #: Kernel release -> the package with its source (160 MB).

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vhca.lab import Progress
 
 #: Starts the command line of this very installation.
-_SELF: Final = (sys.executable, "-c", "import sys; from vhca.cli.main import main; sys.exit(main())")
+SELF: Final = (sys.executable, "-c", "import sys; from vhca.cli.main import main; sys.exit(main())")
 _WORDS: Final = {
     status.OK: "ok",
     status.USAGE: "failed (2)",
@@ -53,6 +53,7 @@ class Cell:
     code: int
     seconds: float
     output: str
+    where: str = ""  # on which worker of a cluster, and what happened there
 
     @property
     def word(self) -> str:
@@ -80,6 +81,11 @@ def kernel_names(text: str) -> list[str]:
     return names
 
 
+def file_name(release: str) -> str:
+    """What the files of a run on this kernel are called."""
+    return re.sub(r"[^\w.+-]", "_", release)
+
+
 def words_of_run(words: Sequence[str], own: Sequence[argparse.Action]) -> list[str]:
     """What of a command line is for `vhca run`: all words but the command's name, and its own options with values."""
     mine = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -93,9 +99,17 @@ class Runner:
     """Runs cells, at most `jobs` at the same time; `folder` gets what they print, as RELEASE.log."""
 
     def __init__(
-        self, words: Sequence[str], command: Sequence[str], folder: Path, progress: Progress, modules: Path | None
+        self,
+        words: Sequence[str],
+        command: Sequence[str],
+        folder: Path,
+        progress: Progress,
+        modules: Path | None,
+        into: Sequence[tuple[str, str]] = (),
     ) -> None:
+        """`into` are options whose value is a file in the folder of a run's logs, with its name."""
         self._words = list(words)
+        self._into = list(into)
         self._command = list(command)
         self._folder = folder
         self._progress = progress
@@ -140,10 +154,14 @@ class Runner:
     def _run(self, spec: str, release: str, taken_by: str, trouble: str) -> Cell:
         if trouble:
             return Cell(spec, release, status.TROUBLE, 0.0, trouble)
-        name = re.sub(r"[^\w.+-]", "_", release)
+        name = file_name(release)
         log = self._folder / f"{name}.log"
         started_s = time.monotonic()
-        line = [*_SELF, "run", *self._words, "--kernel", taken_by, "--log-dir", str(self._folder / name), "--"]
+        logs = self._folder / name
+        files = [word for option, file in self._into for word in (option, str(logs / file))]
+        if files:
+            logs.mkdir(mode=0o700, exist_ok=True)  # such an option asks for its file's folder
+        line = [*SELF, "run", *self._words, *files, "--kernel", taken_by, "--log-dir", str(logs), "--"]
         with log.open("wb") as output:
             with self._lock:
                 if self._ending:
@@ -193,8 +211,13 @@ def table(cells: Iterable[Cell]) -> str:
     from vhca.lab import aligned
     from vhca.lab.errors import printable
 
-    rows = [(cell.release, cell.word, f"{cell.seconds:.0f} s", printable(cell.last_line)) for cell in cells]
-    return "\n".join(aligned(("kernel", "outcome", "time", "said last"), rows))
+    cells = list(cells)
+    far = any(cell.where for cell in cells)
+    rows = [
+        (cell.release, cell.word, f"{cell.seconds:.0f} s", *([cell.where] if far else []), printable(cell.last_line))
+        for cell in cells
+    ]
+    return "\n".join(aligned(("kernel", "outcome", "time", *(["worker"] if far else []), "said last"), rows))
 
 
 def junit(cells: Sequence[Cell], command: Sequence[str]) -> str:
@@ -214,6 +237,9 @@ def junit(cells: Sequence[Cell], command: Sequence[str]) -> str:
         case = ElementTree.SubElement(
             suite, "testcase", classname=" ".join(command), name=cell.release, time=f"{cell.seconds:.1f}"
         )
+        if cell.where:
+            properties = ElementTree.SubElement(case, "properties")
+            ElementTree.SubElement(properties, "property", name="worker", value=cell.where)
         if cell.code:
             kind = "error" if cell.code == status.TROUBLE else "failure"
             ElementTree.SubElement(case, kind, message=cell.word, type=cell.word)

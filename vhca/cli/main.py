@@ -24,6 +24,7 @@ from vhca.cli.commands import (
     bisect,
     capture,
     cards,
+    ci,
     demo,
     doctor,
     explain,
@@ -62,6 +63,7 @@ _COMMANDS = (
     kernels,
     kconfig,
     fetch,
+    ci,
 )
 _DESCRIPTION = """\
 The open virtual ConnectX HCA: InfiniBand adapters in software, for the unmodified mlx5 drivers of Linux guests.
@@ -133,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
             "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="show logs and tracebacks"
         )
         module.add_arguments(command)
-        command.runs_in_guest = module in (run, shell, matrix, bisect)
+        command.runs_in_guest = module in (run, shell, matrix, bisect, ci)
         command.set_defaults(execute=module.execute)
     return top
 

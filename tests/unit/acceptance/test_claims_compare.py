@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from acceptance.claims.compare import changed, load_all, page
+from acceptance.claims.compare import changed, load_all, page, parts_that_changed, reasons
 from acceptance.claims.report import Outcome, Record, write
-from acceptance.claims.verdict import Status, Verdict
+from acceptance.claims.verdict import Statement, Status, Verdict
 from vhca.cli.main import main
+from vhca.lab import LabError
 
 YES, NO, UNSEEN = Status.CONFIRMED, Status.CONTRADICTED, Status.NOT_OBSERVABLE
 RECORDS = {
@@ -58,4 +59,27 @@ def test_the_page_is_written_of_the_records_that_are_there(folder: Path, capsys:
 
 def test_the_stored_page_is_that_of_the_stored_records() -> None:
     stored = Path(__file__).parents[3] / "docs/validation"
-    assert (stored / "kernels.md").read_text() == page(load_all(stored)), "run vhca validate --compare"
+    records, why = load_all(stored), reasons(stored)
+    assert (stored / "kernels.md").read_text() == page(records, why), "run vhca validate --compare"
+    needed = set(changed(records)) | {name for name, _ in parts_that_changed(records)}
+    assert set(why) == needed, "each difference has its reason in why.toml, and nothing else has"
+
+
+def test_a_difference_has_its_reason(folder: Path) -> None:
+    (folder / "why.toml").write_text('[B13]\nwhy = """drained\nsince 6.12 <x>"""\n')
+    text = page(load_all(folder), reasons(folder))
+    assert "says B13.\n\n**Why**: drained since 6.12 &lt;x>\n\n- 6.1:" in text
+    (folder / "why.toml").write_text("[B13]\n")
+    with pytest.raises(LabError, match=r"why.toml"):
+        reasons(folder)
+
+
+def test_a_part_that_differs_in_a_claim_that_does_not_is_named(folder: Path) -> None:
+    for kernel, holds in (("6.1.0-a", True), ("6.12.7-b", None)):
+        record = Record(kernel)
+        verdict = Verdict(YES, "so", [Statement("it sleeps", holds), Statement("it wakes", True)])
+        record.outcomes["A01"] = Outcome("says A01", verdict)
+        write(record, folder)
+    records = load_all(folder)
+    assert parts_that_changed(records) == [("A01", "it sleeps")]
+    assert "- A01, it sleeps: 6.1: holds, 6.12: not seen.  by chance" in page(records, {"A01": "by chance"})

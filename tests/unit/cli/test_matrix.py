@@ -39,7 +39,7 @@ def stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.delenv("VHCA_KERNEL_ARCHIVE", raising=False)
-    monkeypatch.setattr(cells, "_SELF", (sys.executable, "-c", RUN))
+    monkeypatch.setattr(cells, "SELF", (sys.executable, "-c", RUN))
     return tmp_path
 
 
@@ -126,7 +126,7 @@ with open(sys.argv[-1], "a") as file:
         os.kill(os.getppid(), signal.SIGINT)
     time.sleep(600)
 """
-    monkeypatch.setattr(cells, "_SELF", (sys.executable, "-c", waits))
+    monkeypatch.setattr(cells, "SELF", (sys.executable, "-c", waits))
     assert main(["matrix", "--kernels", "6.1,6.2", "--jobs", "2", "--", str(stock / "pids")]) == 130
     pids = [int(line) for line in (stock / "pids").read_text().split()]
     assert len(pids) == 2
@@ -168,7 +168,7 @@ def test_a_bisection_over_kernels_of_the_cache(capsys: pytest.CaptureFixture[str
 
 
 def test_a_bisection_goes_back_in_time_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cells, "_SELF", (sys.executable, "-c", RUN.replace("6.2.0-b", "6.1.0-a")))
+    monkeypatch.setattr(cells, "SELF", (sys.executable, "-c", RUN.replace("6.2.0-b", "6.1.0-a")))
     assert main(["bisect", "--good", "6.2", "--bad", "6.1", "--cached", "--", "x"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "first bad: 6.1.0-a, last good: 6.2.0-b"
 

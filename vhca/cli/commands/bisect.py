@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from vhca.cli import status
 from vhca.cli.cells import Runner, table
 from vhca.cli.commands import run
-from vhca.cli.commands.matrix import leave, log_folder, refused, show_ends, words_for_cells
+from vhca.cli.commands.matrix import files_of_runs, leave, log_folder, refused, show_ends, words_for_cells
 
 if TYPE_CHECKING:
     from vhca.cli.cells import Cell
@@ -102,7 +102,8 @@ def execute(options: argparse.Namespace) -> int:
     row = _row(options, progress)
     own = add_own_arguments(argparse.ArgumentParser(add_help=False))
     folder = log_folder(options)
-    runner = Runner(words_for_cells(options, own), options.guest_command, folder, progress, options.modules)
+    words = words_for_cells(options, own)
+    runner = Runner(words, options.guest_command, folder, progress, options.modules, files_of_runs(options))
     cells: list[Cell] = []
     code = _search(row, runner, cells, progress)
     leave(options, folder, failed=code != status.OK)

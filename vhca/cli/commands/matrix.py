@@ -12,27 +12,40 @@ from typing import TYPE_CHECKING, Final
 from vhca.cli import status
 from vhca.cli.cells import Runner, jobs_at_once, junit, kernel_names, table, words_of_run
 from vhca.cli.commands import run
-from vhca.cli.options import whole
+from vhca.cli.options import memory, seconds, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vhca.cli.cells import Cell
+    from vhca.lab import Progress
 
 NAME: Final = "matrix"
 SUMMARY: Final = "run a command in guests of several kernels, and say how each went"
 DESCRIPTION: Final = """\
 Do `vhca run` once for each of several kernels and print a table of the outcomes.  The options beside those of the
-matrix are those of `vhca run`, and mean the same for each; kernels that are not in the cache are fetched first."""
+matrix are those of `vhca run`, and mean the same for each; kernels that are not in the cache are fetched first.
+--capture writes a file for each kernel, beside its logs.
+
+--on places the runs on a Dask cluster: each worker runs as many guests at a time as it has threads, fetches what its
+cache lacks, and hands back what a run printed, its logs and captures.  A run whose worker dies is tried on another;
+the table says so.  Ctrl-C ends the runs there with their guests.  Paths are those of the workers."""
 EPILOG: Final = f"""\
 examples:
   vhca matrix --kernels 6.1,6.12,6.19,7.2 -- ibv_devinfo
   vhca matrix --kernels 6.19,~/linux --guests 2 --share . --junit matrix.xml -- /mnt/share/test.sh
   vhca matrix --kernels 6.12,6.19 --jobs 2 --timeout 5m --log-dir logs --fail-on-kernel-bug -- rmmod mlx5_ib
+  vhca matrix --kernels 6.12,6.19,7.2 --on dask://build1 --log-dir logs -- ibv_devinfo
 
 exit codes:
   0    the command ended with 0 on every kernel
   1    on some it did not; the table says how it ended
 {status.EPILOG_COMMON}"""
-_NOT_OF_SEVERAL: Final = ("capture", "gdb", "console", "stdin")
+_NOT_OF_SEVERAL: Final = ("gdb", "console", "stdin")
+_FILES_OF_RUNS: Final = ("capture",)
+"""Options whose value is a file: each run has its own, in the folder of its logs."""
+_CELL_TIMEOUT_S: Final = 3600.0
+_BRING_MIB: Final = 256
 
 
 def add_own_arguments(group: argparse._ActionsContainer) -> list[argparse.Action]:
@@ -48,7 +61,35 @@ def add_own_arguments(group: argparse._ActionsContainer) -> list[argparse.Action
             help="how many runs at the same time (default: a processor for each guest, as far as memory goes)",
         ),
         group.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML, a test case for each kernel"),
+        group.add_argument(
+            "--on",
+            type=cluster,
+            metavar="dask://HOST[:PORT]",
+            help="run on the workers of the Dask cluster whose scheduler is there (default port: 8786)",
+        ),
+        group.add_argument(
+            "--cell-timeout",
+            type=seconds,
+            metavar="S",
+            help="with --on: end a run that takes longer, with its fetching and booting (default: 1h)",
+        ),
+        group.add_argument(
+            "--bring",
+            type=memory(1),
+            metavar="SIZE",
+            help=f"with --on: bring at most this much of a run's files here (default: {_BRING_MIB}M)",
+        ),
     ]
+
+
+def cluster(text: str) -> str:
+    """A type for a Dask cluster: the address of its scheduler, without a protocol."""
+    from vhca.cli.cluster import address
+
+    try:
+        return address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,10 +108,19 @@ def refused(options: argparse.Namespace) -> str:
         return f"what shall be run?  Write it behind `--`: vhca {options.command} ... -- ibv_devinfo"
     if options.kernel != DEFAULT_KERNEL:
         return "--kernel is for one run: the kernels are named together"
+    if why := _refused_of_cluster(options):
+        return why
     given = {name: getattr(options, name) for name in _NOT_OF_SEVERAL}
     if used := [name for name, value in given.items() if value is not None and value is not False]:
         return f"--{used[0]} is for one run: use `vhca run`"
     return ""
+
+
+def _refused_of_cluster(options: argparse.Namespace) -> str:
+    if getattr(options, "on", None) is None:
+        given = [name for name in ("cell_timeout", "bring") if getattr(options, name, None) is not None]
+        return f"--{given[0].replace('_', '-')} is for --on" if given else ""
+    return "--jobs is for this machine: a cluster runs as many as it has workers for" if options.jobs else ""
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -83,14 +133,16 @@ def execute(options: argparse.Namespace) -> int:
     progress = Progress(sys.stderr, quiet=options.quiet)
     own = add_own_arguments(argparse.ArgumentParser(add_help=False))
     folder = log_folder(options)
-    runner = Runner(words_for_cells(options, own), options.guest_command, folder, progress, options.modules)
-    jobs = min(options.jobs or jobs_at_once(options.guests, options.memory), len(options.kernels))
+    words = words_for_cells(options, own)
 
     def tell(cell: Cell) -> None:
-        progress.step(f"{cell.release}: {cell.word}")
+        progress.step(f"{cell.release}: {cell.word}{f' on {cell.where}' if cell.where else ''}")
 
-    progress.step(f"{len(options.kernels)} kernels, {jobs} at a time")
-    cells = runner.run_all(options.kernels, jobs, tell)
+    cells = (
+        _on_cluster(options, words, folder, progress, tell)
+        if options.on
+        else _here(options, words, folder, progress, tell)
+    )
     bad = [cell for cell in cells if cell.code]
     show_ends(bad)
     print(table(cells))
@@ -100,10 +152,47 @@ def execute(options: argparse.Namespace) -> int:
     return status.FAILED if bad else status.OK
 
 
+def _here(
+    options: argparse.Namespace, words: list[str], folder: Path, progress: Progress, tell: Callable[[Cell], None]
+) -> list[Cell]:
+    jobs = min(options.jobs or jobs_at_once(options.guests, options.memory), len(options.kernels))
+    progress.step(f"{len(options.kernels)} kernels, {jobs} at a time")
+    runner = Runner(words, options.guest_command, folder, progress, options.modules, files_of_runs(options))
+    return runner.run_all(options.kernels, jobs, tell)
+
+
+def _on_cluster(
+    options: argparse.Namespace, words: list[str], folder: Path, progress: Progress, tell: Callable[[Cell], None]
+) -> list[Cell]:
+    from vhca.cli.cluster import ClusterRunner, Work, check_workers, connect
+
+    work = Work(
+        words,
+        files_of_runs(options),
+        options.guest_command,
+        options.modules,
+        options.guests,
+        options.cell_timeout or _CELL_TIMEOUT_S,
+        (options.bring or _BRING_MIB) << 20,
+    )
+    with connect(options.on) as client:
+        workers = check_workers(client)
+        progress.step(f"{len(options.kernels)} kernels on {workers} worker{'s' if workers > 1 else ''} of {options.on}")
+        return ClusterRunner(client, work, folder, progress).run_all(options.kernels, tell)
+
+
+def files_of_runs(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Options that name a file of each run, and the file's name."""
+    given = {name: getattr(options, name) for name in _FILES_OF_RUNS}
+    return [(f"--{name}", Path(value).name) for name, value in given.items() if value is not None]
+
+
 def words_for_cells(options: argparse.Namespace, own: list[argparse.Action]) -> list[str]:
-    """What of the command line is for each `vhca run`; its logs go where this command says."""
-    logs = argparse.ArgumentParser(add_help=False).add_argument("--log-dir")
-    return words_of_run(options.line, [*own, logs])
+    """What of the command line is for each `vhca run`; where its files go, this command says."""
+    files = argparse.ArgumentParser(add_help=False)
+    return words_of_run(
+        options.line, [*own, *(files.add_argument(f"--{name}") for name in ("log-dir", *_FILES_OF_RUNS))]
+    )
 
 
 def log_folder(options: argparse.Namespace) -> Path:
