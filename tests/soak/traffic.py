@@ -43,8 +43,12 @@ cmp disk back
 RPING: Final = ("-C", "40", "-V", "-S", "30000")
 
 
-# What programs say that begin while no manager has brought their port up again, or none that is asked knows the way.
-NO_WAY: Final = re.compile(r"RDMA_CM_EVENT_(?:ADDR|ROUTE)_ERROR|Port number \d+ state is|No route to host")
+# What programs say that begin while no manager has brought their port up again, or none that is asked knows the way. Of
+# a port that was just told of another manager the kernel does not know yet how to send to that one: EAGAIN, at once.
+NO_WAY: Final = re.compile(
+    r"RDMA_CM_EVENT_(?:ADDR|ROUTE)_ERROR|Port number \d+ state is|No route to host"
+    r"|rdma_resolve_route: Resource temporarily unavailable"
+)
 
 
 class Lost(Exception):
