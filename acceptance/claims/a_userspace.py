@@ -17,7 +17,8 @@ _PAGE: Final = 4096
 _GETPPID: Final = 110
 _CREATE_QP: Final = 0x500
 #: Whose memory the kernel pins for the device: queues, doorbell records and regions.
-_UMEM: Final = Probe("umem", "ib_umem_get", "addr=addr:x64 size=size:u64")
+#: In the memory manager: what the RDMA core calls it by is another function since 7.2.
+_PINNED: Final = Probe("pinned", "pin_user_pages_fast", "addr=$arg1:x64 pages=$arg2:s32")
 
 
 @claim("A08", "user space reaches verbs by /dev/infiniband/uverbsN with ioctl or write; maps doorbells and queues")
@@ -34,17 +35,17 @@ def a08(bench: Bench) -> Verdict:
     found.check("it asks by ioctl or write on that file", ioctls or writes)
     pages = re.findall(rf"mmap\([^)]*MAP_SHARED, {number}, ", calls)
     found.check("it maps pages of that file", pages, "no mmap of the device file")
-    with bench.trace([_UMEM]) as trace:
+    with bench.trace([_PINNED]) as trace:
         result = bench.script("claims/a08.py")
     doorbells = result["mapped"]
     found.check("doorbell pages are mapped from it, for writing", any("w" in page["rights"] for page in doorbells))
-    queues = [event.arguments for event in trace.named("umem")]
+    queues = [event.arguments for event in trace.named("pinned")]
     own = [area for queue in queues if (area := _holding(result, int(queue["addr"], 16)))]
     found.check(
         "the queues are mapped from it",
         own and all("uverbs" in area[2] for area in own),
         "with mlx5 only doorbell pages (UARs) and the clock page are mapped from the device file; the queues are the"
-        " process's own memory, which the kernel pins (ib_umem_get) when the process hands it in",
+        " process's own memory, which the kernel pins when the process hands it in",
     )
     with soft_roce(bench):
         soft = bench.script("claims/a08.py", prefix=("env", "DEVICE=rxe0"))

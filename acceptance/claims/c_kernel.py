@@ -9,9 +9,11 @@ from typing import Final
 from acceptance.claims.bench import Bench
 from acceptance.claims.framework import Findings, claim
 from acceptance.claims.source import kernel_text
-from acceptance.claims.trace import Event
+from acceptance.claims.trace import TRACEFS, Event
 from acceptance.claims.verdict import Verdict
 
+#: Mapping and unmapping; the events had other names before 6.18.
+_DMA_EVENTS: Final = (("dma_map_phys", "dma_unmap_phys"), ("dma_map_page", "dma_unmap_page"))
 _CQE_BYTES: Final = 64
 _MADS: Final = 20
 #: The last byte of an entry that the driver has set up and the card has not written yet: opcode 15.
@@ -70,12 +72,15 @@ def _registers(event: Event) -> bool:
 def c05(bench: Bench) -> Verdict:
     """The DMA events of the kernel while management datagrams are sent; and whether it can debug DMA."""
     found = Findings()
-    events = ["dma/dma_map_phys", "dma/dma_unmap_phys"]
+    look = f"[ -d {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS}; ls {TRACEFS}/events/dma"
+    there = bench.run(look, check=False, quiet=True).stdout.split()
+    map_name, unmap_name = next((pair for pair in _DMA_EVENTS if pair[0] in there), _DMA_EVENTS[0])
+    events = [f"dma/{map_name}", f"dma/{unmap_name}"]
     with bench.trace(events=events, stacks=True, quiet=True, buffer_kib=16384) as trace:
         bench.run(f"i=0; while [ $i -lt {_MADS} ]; do sminfo >/dev/null || exit 1; i=$((i + 1)); done; sminfo")
     ours = [event for event in trace.events if _of_mad_layer(event)]
-    maps = Counter(_mapping(event) for event in ours if event.name == "dma_map_phys")
-    unmaps = Counter(_mapping(event) for event in ours if event.name == "dma_unmap_phys")
+    maps = Counter(_mapping(event) for event in ours if event.name == map_name)
+    unmaps = Counter(_mapping(event) for event in ours if event.name == unmap_name)
     sent = [event for event in ours if "ib_send_mad" in event.stack]
     sample = [line for event in ours[:6] for line in (str(event), *(f"    <- {name}" for name in event.stack[:5]))]
     bench.record("g0", f"trace: {', '.join(events)}, of the MAD layer", "\n".join(sample))

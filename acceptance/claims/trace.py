@@ -20,6 +20,7 @@ _NAMED_ARGUMENTS: Final = (6, 6)
 _EVENT: Final = re.compile(
     r"\s*(?P<task>.+)-(?P<pid>\d+)\s+\[\d+\]\s+\S+\s+(?P<time>\d+\.\d+): (?P<name>[\w.]+): ?(?P<text>.*)"
 )
+_NO_SYMBOL: Final = re.compile(r"error: Invalid probed address or symbol\s+Command: [pr]\S* (\S+)")
 _ARGUMENT: Final = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\{[^}]*\}|\S+)')
 
 
@@ -132,6 +133,8 @@ class Trace:
             self._clear()
             if "Invalid fetch argument" in said and too_old(release):
                 raise CannotSee(f"probes of {release} do not know a function's arguments by name: Linux does since 6.6")
+            if absent := self._absent(said):
+                raise CannotSee(f"the test looks at {', '.join(absent)}, which {release} does not have")
             raise GuestError(f"{self._guest.name}: the trace could not be set up: {done.stderr.strip()}\n{said}")
         return self
 
@@ -142,6 +145,13 @@ class Trace:
             self.events = parse(self.text)
         finally:
             self._clear()
+
+    def _absent(self, said: str) -> list[str]:
+        """Events that this kernel does not have, and functions that it says it does not have."""
+        tests = "\n".join(f"[ -d {TRACEFS}/events/{name} ] || echo {name}" for name in self._system_events)
+        events = self._shell(tests).stdout.split() if tests else []
+        functions = _NO_SYMBOL.findall(said)
+        return [f"the trace event {name}" for name in events] + [f"the function {name}" for name in functions]
 
     def named(self, name: str) -> list[Event]:
         """The events of one name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -10,8 +11,9 @@ from acceptance.claims import framework
 from acceptance.claims.bench import Bench, Result, ScriptError, excerpt, last_object
 from acceptance.claims.framework import Claim, Findings, all_claims, choose, claim, packages_of
 from acceptance.claims.run import judge, run_claims
-from acceptance.claims.trace import Probe, parse, too_old
+from acceptance.claims.trace import Probe, Trace, parse, too_old
 from acceptance.claims.verdict import CannotSee, Evidence, Status, Verdict
+from vhca.lab import Guest
 from vhca.lab.errors import Completed, GuestError
 
 
@@ -144,6 +146,48 @@ def test_what_a_kernel_has_no_means_to_show_is_not_observable(registry: dict[str
         False,
         False,
     ]
+
+
+class KernelWithout:
+    """A guest whose kernel refuses a trace as `error_log` tells, and has no DMA events."""
+
+    name = "g0"
+
+    def __init__(self, error_log: str) -> None:
+        self._error_log = error_log
+
+    def run(self, words: Sequence[str], timeout_s: float) -> Completed:
+        script = words[-1]
+        if script.startswith("set -e"):
+            return Completed(words, 1, "", "I/O error")
+        answers = {"tail": self._error_log, "uname": "7.3.4-x", "[ -d": "dma/dma_map_phys" if "dma/" in script else ""}
+        return Completed(words, 0, next((said for word, said in answers.items() if script.startswith(word)), ""), "")
+
+
+@pytest.mark.parametrize(
+    ("probes", "events", "log", "said"),
+    [
+        (
+            [Probe("umem", "ib_umem_get")],
+            [],
+            "symbol\n  Command: p:vhca/umem ib_umem_get addr=addr:x64\n     ^",
+            "umem_get",
+        ),
+        ([], ["dma/dma_map_phys"], "", "the trace event dma/dma_map_phys, which 7.3.4-x does not have"),
+    ],
+)
+def test_what_a_kernel_does_not_have_is_not_observable(
+    probes: list[Probe], events: list[str], log: str, said: str
+) -> None:
+    log = f"[ 24.2] trace_kprobe: error: Invalid probed address or {log}" if log else log
+    with pytest.raises(CannotSee, match=said), Trace(cast(Guest, KernelWithout(log)), probes, events):
+        pass
+
+
+def test_a_trace_that_fails_for_another_reason_is_a_failure() -> None:
+    log = "trace_kprobe: error: Bad fetch arg\n  Command: p:vhca/x f a=+0(:x64"
+    with pytest.raises(GuestError, match="Bad fetch"), Trace(cast(Guest, KernelWithout(log)), [Probe("x", "f")]):
+        pass
 
 
 def test_evidence_of_a_failure_holds_what_was_seen_and_the_traceback(registry: dict[str, Claim]) -> None:
