@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import zlib
@@ -149,6 +150,17 @@ def test_cells_run_on_workers_and_their_files_come_back(
 def test_all_of_it_comes_back_if_it_is_not_too_much(lasting: Cluster, tmp_path: Path) -> None:
     assert matrix(lasting, "--kernels", "6.1", "--log-dir", str(tmp_path), "--", "say", "x") == 0
     assert (tmp_path / "6.1.0-a" / "deep" / "big").stat().st_size == 3 << 20
+
+
+def test_workers_that_share_a_cache_fill_it_once(lasting: Cluster, stock: Path, tmp_path: Path) -> None:
+    """Both cells want a kernel that the cache lacks, at the same time: one makes it, both have it."""
+    tree = installed(tmp_path / "tree", "6.5.0-new")
+    with tarfile.open(tmp_path / "new.tar", "w") as archive:
+        archive.add(tree, ".")
+    specs = f"{tmp_path}/new.tar,{tmp_path}/./new.tar"
+    assert matrix(lasting, "--kernels", specs, "--junit", str(tmp_path / "m.xml"), "--", "say", "x") == 0
+    assert (tmp_path / "m.xml").read_text().count("unpacking") == 1
+    assert len([entry for entry in (stock / "kernel-archives").iterdir() if entry.name[0] != "."]) == 1
 
 
 def test_a_cell_that_takes_too_long_is_ended(
