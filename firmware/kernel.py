@@ -1,11 +1,13 @@
 """The main loop of the program, one step at a time: an event or a due timer in, ordered effects out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from firmware import commands
 from firmware.agents import Agents
 from firmware.model.counters import SQ_DOORBELLS, Count
 from firmware.model.hca import EVENT_COMMAND, Hca
+from firmware.model.history import History
 from firmware.model.rings import RecordlessSendQueue
 from firmware.native.cards import native_card
 from firmware.queues import cq_doorbell, eq_doorbell, post_event, write_cqe, write_eqe
@@ -27,6 +29,7 @@ from vhca.hw.events import (
     Reset,
     SqDoorbell,
 )
+from vhca.hw.findings import Finding, ObjectLife, Strictness
 from vhca.hw.hardware import Firmware, Hardware, Tamper
 from vhca.wire.connectx.eqe import CmdData
 from vhca.wire.smp import PortInfo
@@ -35,6 +38,8 @@ from vhca.wire.smp import PortInfo
 # as the last try of a queue pair with hundreds of requests has.
 TIMERS_PER_STEP = 16
 EFFECTS_PER_STEP = 64
+# Why a card is reset whose machine has ended.
+LOST: Final = "lost_connection"
 
 
 class Kernel:
@@ -50,16 +55,22 @@ class Kernel:
         """The whole state, between two steps; see :mod:`firmware.snapshot`."""
         self.hca.out = []
         tamper, self.hca.tamper = self.hca.tamper, None
+        history = self.hca.history
+        self.hca.keep(None)
         try:
             return dump((self.hca, self.agents), self._outside)
         finally:
             self.hca.tamper = tamper
+            self.hca.keep(history)
 
     def restore(self, image: bytes) -> None:
         """Go on from where another program, or this one, was at its :meth:`dump`."""
-        watched, tamper = self.hca.watched, self.hca.tamper
+        watched, tamper, history = self.hca.watched, self.hca.tamper, self.hca.history
         self.hca, self.agents = load(image, self._outside)
         self.hca.watched, self.hca.tamper = watched, tamper
+        if history is not None:
+            history.clear()
+            self.hca.adopt(history)
         self.hca.stir()
 
     def handle(self, event: Event, now_ns: int, out: Effects) -> None:
@@ -104,6 +115,9 @@ class Kernel:
                 write_eqe(hca, eq, event.event_type, event.sub_type, event.data, genuine=True)
         elif type(event) is Reset:
             hca.note("reset", reason=event.reason)
+            # A machine that is gone has left everything, which tells nothing.
+            if hca.history is not None and event.reason != LOST:
+                hca.history.left(hca.now_ns, f"a reset ({event.reason})", goodbye=False)
             hca.reset_state()
             self.agents.reset(event.reason)
 
@@ -151,6 +165,24 @@ class Kernel:
         self.hca.tamper = tamper
         self.hca.stir()
 
+    def keep_lives(self, level: Strictness) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        hca = self.hca
+        if level == Strictness.OFF:
+            hca.keep(None)
+        elif hca.history is None:
+            hca.adopt(History(level))
+        else:
+            hca.history.level = level
+
+    def findings(self, card: str) -> Sequence[Finding]:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return () if self.hca.history is None else self.hca.history.findings(card)
+
+    def lives(self, kind: str | None = None) -> Sequence[ObjectLife]:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return () if self.hca.history is None else self.hca.history.lives(kind)
+
     def inherit(self, old: Firmware) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""
         if isinstance(old, Kernel):
@@ -191,6 +223,8 @@ class Kernel:
         # A queue listens to the page that it was made with, whoever that page belongs to.
         if qp is None or qp.context.uar_page != event.uar or hca.uars.get(event.uar) is None:
             hca.count[Count.SQ_DOORBELL_UNKNOWN] += 1
+            if hca.history is not None:
+                hca.history.rung(hca.now_ns, "qp", event.qpn_ds >> 8, event.uar)
             return
         hca.count[SQ_DOORBELLS] += 1
         if type(qp.sq) is RecordlessSendQueue:
@@ -205,6 +239,8 @@ class Kernel:
         cq = hca.cqs.get(event.cqn)
         if cq is None or cq.uar != event.uar or hca.uars.get(event.uar) is None:
             hca.count[Count.CQ_DOORBELL_UNKNOWN] += 1
+            if hca.history is not None:
+                hca.history.rung(hca.now_ns, "cq", event.cqn, event.uar)
             return
         cq_doorbell(hca, cq, event.consumer_index, event.solicited)
 
@@ -213,6 +249,8 @@ class Kernel:
         eq = hca.eqs.get(event.eqn)
         if eq is None or eq.uar != event.uar or hca.uars.get(event.uar) is None:
             hca.count[Count.EQ_DOORBELL_UNKNOWN] += 1
+            if hca.history is not None:
+                hca.history.rung(hca.now_ns, "eq", event.eqn, event.uar)
             return
         eq_doorbell(hca, eq, event.consumer_index, event.arm)
 

@@ -98,8 +98,10 @@ def find_key(hca: Hca, pd: int, qpn: int, key: int, va: int, length: int, right:
     """
     mkey = hca.mkeys.get(key >> 8)
     if mkey is None or mkey.variant != key & 0xFF:
+        _tell_of_key(hca, qpn, key, mkey, right)
         raise AccessError(PROTECTION, "key: no such memory key")
     if mkey.free:
+        _tell_of_key(hca, qpn, key, mkey, right)
         raise AccessError(PROTECTION, "key: it is free (invalidated or not yet registered)")
     if mkey.pd != pd and pd != ANY_PD:
         raise AccessError(PROTECTION, "key: it belongs to another protection domain")
@@ -111,6 +113,13 @@ def find_key(hca: Hca, pd: int, qpn: int, key: int, va: int, length: int, right:
     if end > _END or (not mkey.length64 and not mkey.start <= va <= end <= mkey.start + mkey.length):
         raise AccessError(PROTECTION, "key: the range is outside the region")
     return mkey
+
+
+def _tell_of_key(hca: Hca, qpn: int, key: int, mkey: Mkey | None, right: int) -> None:
+    """Tell whoever keeps the lives of keys that one is used which is not valid."""
+    if hca.history is not None:
+        peer = "the peer of " * bool(right & ~(LOCAL_READ | LOCAL_WRITE))
+        hca.history.refused_key(hca.now_ns, key, mkey, f"{peer}QP {qpn:#x}")
 
 
 def translate(hca: Hca, mkey: Mkey, va: int, length: int, right: int, most: int = UNLIMITED) -> list[BusSegment]:

@@ -20,6 +20,8 @@ def enable_hca(hca: Hca, request: Command[cmd.EnableHcaIn]) -> bytes:
     """Power the function up for a driver; whatever an earlier, vanished driver left is gone."""
     if request.view.function_id or request.view.embedded_cpu_function:
         refuse(Status.BAD_PARAM, "function_id: this card has one function, number 0")
+    if hca.history is not None:
+        hca.history.left(hca.now_ns, "ENABLE_HCA", goodbye=False)
     hca.reset_state()
     hca.enabled = True
     return bytes(16)

@@ -2,7 +2,7 @@
 
 from firmware.commands.memic import covering
 from firmware.commands.registry import Command, command, page_list, refuse
-from firmware.commands.resources import allocate, find
+from firmware.commands.resources import allocate, find, note_use
 from firmware.commands.umem import hold_umems, release_umems
 from firmware.entries import CHUNK, KLM_BYTES, MIN_LOG_ENTITY, prepare
 from firmware.model.capabilities import MAX_LOG_PAGE
@@ -198,8 +198,11 @@ def destroy_mkey(hca: Hca, request: Command[cmd.DestroyMkeyIn]) -> bytes:
     """End a memory key."""
     mkey = find(hca.mkeys, request.view.mkey_index, request.uid)
     if mkey.refs:
+        note_use(hca.mkeys, mkey, request.uid)
         refuse(Status.BAD_RES_STATE, "mkey: still in use")
     hca.mkeys.remove(mkey)
+    if hca.history is not None:
+        hca.history.key_removed(mkey)
     # Whoever still holds it must see that it is gone.
     mkey.free = True
     mkey.mtts = mkey.klms = mkey.ksms = b""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from firmware.commands.registry import Command, command, refuse
-from firmware.commands.resources import allocate, charge, find, free
+from firmware.commands.resources import allocate, charge, find, free, note_use
 from firmware.commands.umem import hold_umems, queue_buffer, record_addr, release_umems, umem_buffer
 from firmware.model.budget import MULTICAST_GROUP_BYTES, MULTICAST_MEMBER_BYTES
 from firmware.model.hca import Hca
@@ -18,6 +18,7 @@ from firmware.model.qp import (
     ST_UC,
     ST_UD,
     ST_XRC,
+    STATE_NAMES,
     Qp,
 )
 from firmware.model.rings import RecordlessSendQueue, RecvQueue, SendQueue
@@ -158,12 +159,22 @@ def _hold(hca: Hca, qp: Qp, delta: int) -> None:
             obj.refs += delta
 
 
+def _note(hca: Hca, qp: Qp, status: Status) -> None:
+    """Tell whoever keeps the lives of objects what became of a transition."""
+    if hca.history is not None:
+        if not status:
+            hca.history.happened("qp", qp.handle, f"taken to {STATE_NAMES[qp.state]}")
+        elif status == Status.BAD_QP_STATE:
+            hca.history.out_of_order(qp.handle, STATE_NAMES[qp.state])
+
+
 def _transition(op: Op) -> None:
     @command(op, cmd.Rst2initQpIn)
     def handler(hca: Hca, request: Command[cmd.Rst2initQpIn]) -> bytes:
         view = request.view
         qp = find(hca.qps, view.qpn, request.uid)
         status = lifecycle.apply(hca, qp, op, view.opt_param_mask, view.qpc)
+        _note(hca, qp, status)
         if status:
             refuse(status, f"{op.name}: {qp.refusal}")
         return bytes(16)
@@ -186,6 +197,7 @@ def _plain_transition(op: Op) -> None:
     def handler(hca: Hca, request: Command[cmd.Qp2errIn]) -> bytes:
         qp = find(hca.qps, request.view.qpn, request.uid)
         status = lifecycle.apply(hca, qp, op, 0, qp.context)
+        _note(hca, qp, status)
         if status:
             refuse(status, f"{op.name}: {qp.refusal}")
         return bytes(16)
@@ -211,6 +223,7 @@ def destroy_qp(hca: Hca, request: Command[cmd.DestroyQpIn]) -> bytes:
     """End a queue pair; members of multicast groups must be detached first."""
     qp = find(hca.qps, request.view.qpn, request.uid)
     if qp.refs:
+        note_use(hca.qps, qp, request.uid)
         refuse(Status.BAD_RES_STATE, "qp: still attached to a multicast group")
     lifecycle.reset(hca, qp)
     _hold(hca, qp, -1)

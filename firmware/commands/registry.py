@@ -90,6 +90,8 @@ def command(
 def execute(hca: Hca, data: bytes, out_size: int) -> bytes:
     """Run one command; returns the whole output, whatever the input was. Never raises for what a guest sent."""
     opcode = int.from_bytes(data[0:2], "big")
+    if hca.history is not None:
+        hca.history.begin(data, hca.now_ns)
     try:
         output = _dispatch(hca, opcode, data, out_size)
         status = output[0]
@@ -140,6 +142,8 @@ def _dispatch(hca: Hca, opcode: int, data: bytes, out_size: int) -> bytes:
     view = entry.layout.from_bytes(data)
     uid = int.from_bytes(data[2:4], "big")
     if uid and (reason := refused_command(hca, opcode, uid)):
+        if hca.history is not None and hca.uctxs.get(uid) is None:
+            hca.history.missing("uctx", uid)
         refuse(Status.BAD_PARAM, reason)
     request = Command(opcode, int.from_bytes(data[6:8], "big"), uid, view, data, out_size)
     result = entry.handler(hca, request)

@@ -37,10 +37,18 @@ def find(table: Table[T], handle: int, uid: int) -> T:
     """The object with this number, if the user context `uid` may name it (0: the kernel, may name all); or refuse."""
     obj = table.get(handle)
     if obj is None:
+        if table.history is not None:
+            table.history.missing(table.kind, handle)
         refuse(Status.BAD_RES, f"{table.kind}: no such object")
     if not may_name(uid, obj):
         refuse(Status.BAD_RES, f"{table.kind}: belongs to another user context")
     return obj
+
+
+def note_use(table: Table[T], obj: T, uid: int) -> None:
+    """Tell whoever keeps the lives of objects that one is to be destroyed that others use."""
+    if table.history is not None:
+        table.history.in_use(table.kind, obj, is_program(uid))
 
 
 def free(table: Table[T], handle: int, uid: int) -> None:
@@ -49,6 +57,7 @@ def free(table: Table[T], handle: int, uid: int) -> None:
     if is_program(uid) and obj.uid != uid:
         refuse(Status.BAD_RES, f"{table.kind}: shared by the kernel, and ended by it alone")
     if obj.refs:
+        note_use(table, obj, uid)
         refuse(Status.BAD_RES_STATE, f"{table.kind}: still in use")
     table.remove(obj)
 

@@ -14,6 +14,7 @@ from firmware.model.chip import Chip
 from firmware.model.counters import Count, CountOf
 from firmware.model.dct import Dct
 from firmware.model.graveyard import Graveyard
+from firmware.model.history import History
 from firmware.model.ledger import Table
 from firmware.model.multicast import MulticastGroup
 from firmware.model.objects import (
@@ -68,6 +69,8 @@ class Hca:
         self.watched = False
         # Somebody changes what goes into the host's queues.
         self.tamper: Tamper | None = None
+        # Keeps the lives of objects, if somebody wants to know them.
+        self.history: History | None = None
         self.now_ns = 0
         self.out: Effects = []
         # Free running: pieces that key walks and page lists made of accesses, which engines charge to their budgets.
@@ -150,6 +153,9 @@ class Hca:
         self.flushing: dict[int, Qp] = {}
         self.flush_timer: Timer | None = None
         self.page_faults = PageFaults()
+        if self.history is not None:
+            self.history.clear()
+            self.keep(self.history)
 
     def _bury(self) -> None:
         """Let all tables be freed in pieces."""
@@ -182,6 +188,18 @@ class Hca:
             self.reserved_qpns,
         )
 
+    def keep(self, history: History | None) -> None:
+        """Let somebody know of what happens to objects from now on."""
+        self.history = history
+        for table in self._tables():
+            table.history = history
+
+    def adopt(self, history: History) -> None:
+        """As :meth:`keep`, for somebody who shall know the objects that there are, too."""
+        for table in self._tables():
+            history.adopt(table.kind, table, self.now_ns)
+        self.keep(history)
+
     def objects(self) -> dict[str, int]:
         """Live objects by kind (the ledger)."""
         counts = {table.kind: len(table) for table in self._tables()}
@@ -194,6 +212,8 @@ class Hca:
         if left:
             self.count[Count.LEAKED_OBJECTS] += sum(left.values())
             self.note("leak", at=when, **left)
+        if self.history is not None:
+            self.history.left(self.now_ns, when, goodbye=True)
 
     def command_eq(self) -> Eq | None:
         """The event queue that command completions go to."""

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from firmware.model.budget import Budget
 from firmware.model.graveyard import Grave
+from firmware.model.history import History
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +40,9 @@ T = TypeVar("T", bound=HcaObject)
 class Table(Generic[T]):
     """Numbers `first` .. `first + capacity - 1`; freed numbers are reused last, so a stale use shows as unknown."""
 
-    __slots__ = ("_free", "_items", "_next", "_reused", "budget", "capacity", "changes", "created", "first", "kind")
+    __slots__ = (
+        "_free", "_items", "_next", "_reused", "budget", "capacity", "changes", "created", "first", "history", "kind",
+    )  # fmt: skip
 
     def __init__(self, kind: str, first: int, capacity: int, budget: Budget) -> None:
         self.kind = kind
@@ -47,6 +50,8 @@ class Table(Generic[T]):
         self.first = first
         self.capacity = capacity
         self.created = 0
+        # Keeps the lives of what is in it, if somebody wants to know them.
+        self.history: History | None = None
         # Objects that came and went.
         self.changes = 0
         self._items: dict[int, T] = {}
@@ -72,6 +77,8 @@ class Table(Generic[T]):
         self._items[handle] = obj
         self.created += 1
         self.changes += 1
+        if self.history is not None:
+            self.history.created(self.kind, obj)
         return handle
 
     def get(self, handle: int) -> T | None:
@@ -84,6 +91,8 @@ class Table(Generic[T]):
         self.changes += 1
         self._free.append(obj.handle)
         self.budget.give(obj.charged)
+        if self.history is not None:
+            self.history.removed(self.kind, obj)
 
     def graves(self) -> tuple[Grave, ...]:
         """What the table holds, to be freed in pieces; nobody uses the table any more."""

@@ -276,7 +276,7 @@ def _take_over(
         hca.count[TRAIN_MESSAGES] += messages
         _advance(qp, far_qp, psn, messages - nops)
         if has_invalidated:
-            _invalidate(far, invalidated)
+            _invalidate(far, invalidated, far_qp)
         back = acks + answers
         _count(hca, far, far_qp, (packets, size, back, answer_bytes), (writes, reads, atomics))
         near_counters, far_counters = hca.ports[qp.port].counters, far.ports[far_qp.port].counters
@@ -309,11 +309,14 @@ def _advance(qp: Qp, far_qp: Qp, psn: int, messages: int) -> None:
     responder.msn = (responder.msn + messages) & PSN_MASK
 
 
-def _invalidate(far: Hca, key: int) -> None:
+def _invalidate(far: Hca, key: int, far_qp: Qp) -> None:
     """The last message has taken a key of the other card back, which C has checked."""
     mkey = far.mkeys.get(key >> 8)
     assert mkey is not None
     mkey.free = True
+    if far.history is not None:
+        by = f"SEND_INV of the peer of QP {far_qp.handle:#x}"
+        far.history.key_changed(far.now_ns, mkey, mkey.variant, False, by)
     far.count[Count.REMOTE_INVALIDATES] += 1
 
 

@@ -359,8 +359,12 @@ def invalidate(hca: Hca, qp: Qp, rkey: int) -> None:
         or mkey.pd != (qp.pd if qp.responder.domain is None else qp.responder.domain)
         or mkey.qpn not in (ANY_QPN, qp.handle)
     ):
+        if hca.history is not None and (mkey is None or mkey.variant != rkey & 0xFF or mkey.free):
+            hca.history.refused_key(hca.now_ns, rkey, mkey, f"SEND_INV of the peer of QP {qp.handle:#x}")
         raise RequestError(NAK_REMOTE_ACCESS, "SEND with invalidate names a key that it may not invalidate")
     mkey.free = True
+    if hca.history is not None:
+        hca.history.key_changed(hca.now_ns, mkey, mkey.variant, False, f"SEND_INV of the peer of QP {qp.handle:#x}")
     hca.count[Count.REMOTE_INVALIDATES] += 1
 
 

@@ -71,6 +71,7 @@ def execute(hca: Hca, qp: Qp, wqe: SendWqe) -> int:
     segment = UmrMkeySegment.from_bytes(raw, MKEY_AT)
     mkey = hca.mkeys.get(wqe.rkey >> 8)
     if mkey is None:
+        _tell_of_key(hca, qp, wqe.rkey, None)
         raise UmrError(BIND, "umr: no such memory key")
     _check(hca, qp, mkey, ctrl, segment, wqe.rkey)
     pieces = hca.pieces
@@ -84,7 +85,13 @@ def execute(hca: Hca, qp: Qp, wqe: SendWqe) -> int:
         changed.klms = bytes(table)
         if not changed.free:
             _check_window(hca, qp, changed)
-    _commit(hca, mkey, changed)
+    if hca.history is None:
+        _commit(hca, mkey, changed)
+    else:
+        variant, was_free = mkey.variant, mkey.free
+        _commit(hca, mkey, changed)
+        called = "LOCAL_INV" if mkey.free and not was_free else "UMR"
+        hca.history.key_changed(hca.now_ns, mkey, variant, was_free, f"{called} of QP {qp.handle:#x}")
     if mkey.mode == MODE_KLM:
         prepare(mkey)
     if mkey.mode == MODE_MTT and payload:
@@ -101,6 +108,12 @@ def execute(hca: Hca, qp: Qp, wqe: SendWqe) -> int:
         mkey.translation_changed()
     hca.count[Count.UMRS] += 1
     return len(payload) + copied + pieces * PIECE_COST_BYTES
+
+
+def _tell_of_key(hca: Hca, qp: Qp, key: int, mkey: Mkey | None) -> None:
+    """Tell whoever keeps the lives of keys that one is named which is not valid."""
+    if hca.history is not None:
+        hca.history.refused_key(hca.now_ns, key, mkey, f"a UMR of QP {qp.handle:#x}")
 
 
 def _check(hca: Hca, qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeySegment, key: int) -> None:
@@ -121,10 +134,12 @@ def _check(hca: Hca, qp: Qp, mkey: Mkey, ctrl: UmrCtrlSegment, segment: UmrMkeyS
         raise UmrError(BIND, "umr: no such protection domain")
     if not qp.exempt_from_pd and mask >> MkeyMask.FREE & 1 and segment.free and key & 0xFF != mkey.variant:
         # A key that is taken back is named as it is; one that is given out, by what it will be.
+        _tell_of_key(hca, qp, key, mkey)
         raise UmrError(BIND, "umr: the key to invalidate has another variant by now")
     if ctrl.check_free == UmrCheckFree.FAIL_IF_NOT_FREE and not mkey.free:
         raise UmrError(BIND, "umr: the key is in use")
     if ctrl.check_free == UmrCheckFree.FAIL_IF_FREE and mkey.free:
+        _tell_of_key(hca, qp, key, mkey)
         raise UmrError(BIND, "umr: the key is free")
     if ctrl.check_qpn and mkey.qpn not in (ANY_QPN, qp.handle):
         raise UmrError(BIND, "umr: the key is bound to another queue pair")

@@ -30,7 +30,7 @@ ORDERS = """
 vhca() {
     case $1 in
     fabric) shift; command vhca fabric --rack "$RACK" "$@" ;;
-    fault | capture) command vhca "$@" --rack "$RACK" ;;
+    fault | findings | capture) command vhca "$@" --rack "$RACK" ;;
     *) command vhca "$@" ;;
     esac
 }

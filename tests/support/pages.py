@@ -4,7 +4,7 @@ The words behind the language::
 
     sh alone | python alone     on the host, no guest is needed
     sh host | python host       on the host; it may boot guests of its own
-    sh rack                     on the host; orders (vhca fabric, fault, capture) go to the pages' lab
+    sh rack                     on the host; orders (vhca fabric, fault, findings, capture) go to the pages' lab
     python pytest               a test file, run by pytest
     sh g0 (g1, ...)             in that guest of the pages' lab, which has two guests
     python lab                  with `lab`, the pages' lab; what a block names, later ones of its page know
@@ -26,7 +26,7 @@ from pathlib import Path
 
 PAGES = ("README.md", "docs/fabric.md", "docs/topologies.md", "docs/cluster.md", "docs/capture.md", "docs/runs.md",
          "docs/kernels.md", "docs/kernel-debugging.md", "docs/ci.md", "docs/lessons.md", "docs/tutorials.md",
-         "docs/upper-protocols.md", "docs/faults.md")  # fmt: skip
+         "docs/upper-protocols.md", "docs/faults.md", "docs/findings.md")  # fmt: skip
 """Those whose every block of sh and Python is run, or says why it is not."""
 
 ROOT = Path(__file__).resolve().parents[2]

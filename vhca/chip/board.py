@@ -38,6 +38,7 @@ from vhca.hw.effects import (
     Transmit,
 )
 from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, LinkCounted, PacketIn, Reset, SqDoorbell
+from vhca.hw.findings import Finding, ObjectLife, Strictness
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Through, TraceSink
 from vhca.hw.memory import DmaError, Memory
 from vhca.sim.clock import Clock
@@ -60,6 +61,8 @@ INBOX_PACKETS: Final = 512
 WAITING_ACCESSES: Final = 256
 # What a card's objects may take if nobody says otherwise.
 MEMORY_LIMIT_BYTES: Final = 1 << 30
+# Of programs that failed, which a host may let happen again and again.
+MOST_OLD_FINDINGS: Final = 1000
 
 
 class _Socket:
@@ -166,6 +169,9 @@ class Board:
         self._tap: Callable[[Firmware], Firmware] | None = None
         self._listeners: list[Listen] = []
         self._watch: Watch | None = None
+        self._strictness = Strictness.OFF
+        # Of programs that failed.
+        self._old_findings: tuple[Finding, ...] = ()
 
     # ---- the outside ----
 
@@ -228,7 +234,9 @@ class Board:
             # What failed is not trusted again: boot from the image, as power would.
             self.dead = False
             old, self.program = self.program, self._image.power_up(self._socket)
+            self._old_findings += tuple(old.findings(self.name))[: MOST_OLD_FINDINGS - len(self._old_findings)]
             self.program.inherit(old)
+            self.program.keep_lives(self._strictness)
             self._watch = None
             self._wrap()
             for port, up in self._links.items():
@@ -310,6 +318,19 @@ class Board:
     def objects(self) -> dict[str, int]:
         """Live objects by kind: the ledger."""
         return dict(self.firmware.objects())
+
+    def keep_lives(self, level: Strictness) -> None:
+        """Keep the lives of objects, and look for what is wrong with them, from now on; OFF: no more."""
+        self._strictness = level
+        self.program.keep_lives(level)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the host did wrong with its objects since they are looked at."""
+        return (*self._old_findings, *self.program.findings(self.name))
+
+    def lives(self, kind: str | None = None) -> tuple[ObjectLife, ...]:
+        """The lives of objects that are there, and then of those that were destroyed lately."""
+        return tuple(self.program.lives(kind))
 
     def port_info(self, port: int) -> PortInfo | None:
         """PortInfo of a port as the card's agent has it, to be looked at only; None if the firmware failed."""

@@ -18,6 +18,7 @@ from vhca.chip.live_faults import LiveFaults
 from vhca.chip.passages import Cable
 from vhca.chip.rack_config import CardConfig
 from vhca.chip.rounds import Rounds
+from vhca.hw.findings import Finding, ObjectLife, strictness
 from vhca.hw.hardware import BoardInfo, FirmwareImage
 from vhca.hw.memory import DmaError, Span
 from vhca.pci import (
@@ -258,6 +259,7 @@ class Card:
         self.board.tamper_reads = self._gate.tamper
         self.board.stirred = partial(loop.stir, self)
         self.board.reads_on = self.server.reads_on
+        self.board.keep_lives(strictness(config.findings))
         for rule in config.faults:
             self.board.faults.add(rule)
         loop.stir(self)
@@ -266,6 +268,11 @@ class Card:
     def node_guid(self) -> int:
         """Its node GUID, 64 bits. Any thread."""
         return self.info.node_guid
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it is called: h0, its cable (g0/1), and, of a guest's first card, the guest (g0). Any thread."""
+        return self.faults.names
 
     def start(self) -> None:
         """Listen for a host."""
@@ -313,6 +320,22 @@ class Card:
     def objects(self) -> dict[str, int]:
         """The ledger: live objects of the guest's driver by kind. Any thread."""
         return self._loop.call(self.board.objects)
+
+    def keep_lives(self, level: str) -> None:
+        """Look for what the guest does wrong with its objects from now on: "normal", "pedantic"; "off". Any thread.
+
+        ValueError: there is no such strictness.
+        """
+        wanted = strictness(level)
+        self._loop.call(lambda: self.board.keep_lives(wanted))
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the guest did wrong with its objects, see docs/findings.md; the earliest first. Any thread."""
+        return self._loop.call(self.board.findings)
+
+    def lives(self, kind: str | None = None) -> tuple[ObjectLife, ...]:
+        """The lives of objects (`kind`: qp, cq, mkey ...) as far as they are kept. Any thread."""
+        return self._loop.call(lambda: self.board.lives(kind))
 
     def trace_tail(self, lines: int = 100) -> list[str]:
         """The last lines of the command trace. Any thread."""

@@ -7,10 +7,11 @@ looks at it or changes it, and make the image with :func:`tapped`. `CardConfig(m
 into a card.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from vhca.hw.effects import Effects
 from vhca.hw.events import Event
+from vhca.hw.findings import Finding, ObjectLife, Strictness
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Hardware, Tamper, Through, TraceSink
 from vhca.hw.memory import Memory
 from vhca.wire.packet import Route
@@ -53,6 +54,18 @@ class ProgramTap:
     def tamper(self, tamper: Tamper | None) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""
         self.inner.tamper(tamper)
+
+    def keep_lives(self, level: Strictness) -> None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        self.inner.keep_lives(level)
+
+    def findings(self, card: str) -> Sequence[Finding]:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.inner.findings(card)
+
+    def lives(self, kind: str | None = None) -> Sequence[ObjectLife]:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.inner.lives(kind)
 
     def inherit(self, old: Firmware) -> None:
         """See :class:`vhca.hw.hardware.Firmware`; the program that failed was wrapped in the same way."""

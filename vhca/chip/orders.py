@@ -14,7 +14,7 @@ import select
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from vhca.chip.control import HandOver
 from vhca.chip.live_fabric import LiveCapture, LiveFabric
 from vhca.chip.live_faults import FaultOrders, LiveFaults, OrderError
+from vhca.chip.live_findings import FindingOrders, LedgerOfCard
 from vhca.fabric import quantities
 from vhca.fabric.cables import MOST_FLAPS
 from vhca.fabric.capture import LEAST_SNAP_BYTES, CaptureLimits
@@ -176,7 +177,7 @@ class ToolPlace:
 class Orders:
     """The orders of one rack, for one thread that may wait for the loop; `open_tools` as :meth:`Rack.open_tools`.
 
-    `cards` gives the rules of faults in each card.
+    `cards` gives the rules of faults in each card, `ledgers` their objects.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class Orders:
         directory: Path,
         open_tools: Callable[[str], ToolPlace],
         cards: Callable[[], Iterable[LiveFaults]],
+        ledgers: Callable[[], Sequence[LedgerOfCard]],
     ) -> None:
         self._open_tools = open_tools
         self._fabric = fabric
@@ -216,6 +218,7 @@ class Orders:
             "capture_stop": self._capture_stop,
             "capture_live": self._capture_live,
             **FaultOrders(cards).orders(),
+            **FindingOrders(ledgers).orders(),
         }
 
     def answer(self, line: bytes) -> bytes | HandOver:

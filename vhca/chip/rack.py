@@ -186,7 +186,9 @@ class Rack:
         self._capture: Capture | None = None
         self._running = False
         self._tools: ToolServer | None = None
-        orders = Orders(self.fabric, self.directory, self.open_tools, lambda: [card.faults for card in self.hcas])
+        orders = Orders(
+            self.fabric, self.directory, self.open_tools, lambda: [card.faults for card in self.hcas], lambda: self.hcas
+        )
         self._control = ControlSocket(self.directory / SOCKET_NAME, orders.answer, refusal)
         self.watchdog = Watchdog(self.loop, card_of)
         self.hcas: list[Card] = []

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from vhca.hw.findings import strictness
 from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 from vhca.management.link_speed import USUAL, LinkSpeed
 from vhca.subnet.engines import Engine
@@ -49,6 +50,8 @@ class CardConfig:
         :class:`vhca.wire.connectx.caps.CmdHcaCap`: `{"dct": 0, "log_max_qp": 10}`. The program refuses what the card
         then does not have; fields that only describe it, such as its clock's frequency, it tells as they are given.
     :ivar faults: rules of what goes wrong inside it, from the beginning; see docs/faults.md.
+    :ivar findings: how strictly it looks for what its guest does wrong with its objects: "off", "normal" or "pedantic";
+        see docs/findings.md.
 
     :raises ValueError: no card can be like that.
     """
@@ -68,8 +71,10 @@ class CardConfig:
     cable: str | None = None
     capabilities: Mapping[str, int] = field(default_factory=dict)
     faults: Sequence[str] = ()
+    findings: str = "off"
 
     def __post_init__(self) -> None:
+        strictness(self.findings)
         for name, guid in (("node_guid", self.node_guid), ("port_guid", self.port_guid)):
             if guid is not None and not 0 < guid < 1 << 64:
                 raise ValueError(f"{name} {guid:#x}: not an EUI-64")

@@ -381,7 +381,8 @@ def card_config(options: argparse.Namespace) -> CardConfig:
     faults = tuple(rule for card, rule in options.fault if card is None)
     card = CardConfig() if options.profile is None else options.profile.card
     capabilities = {**card.capabilities, **dict(options.set)}
-    return replace(card, memory=None if mib is None else mib << 20, faults=faults, capabilities=capabilities)
+    more = {} if (level := getattr(options, "findings", "off")) == "off" else {"findings": level}
+    return replace(card, memory=None if mib is None else mib << 20, faults=faults, capabilities=capabilities, **more)
 
 
 def card_profile(text: str) -> Profile:

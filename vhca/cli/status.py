@@ -8,6 +8,7 @@ from typing import Final
 OK: Final = 0
 FAILED: Final = 1  # what was asked for did not work out
 USAGE: Final = 2  # argparse's own code
+FINDINGS: Final = 121  # guests did something wrong with objects of their cards
 KERNEL_BUG: Final = 122  # git bisect run takes both for "bad"
 KERNEL_PANIC: Final = 123
 TIMED_OUT: Final = 124  # as timeout(1)

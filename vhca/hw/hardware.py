@@ -6,6 +6,7 @@ from typing import Protocol
 
 from vhca.hw.effects import Effects
 from vhca.hw.events import Event
+from vhca.hw.findings import Finding, ObjectLife, Strictness
 from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 from vhca.hw.memory import Memory
 from vhca.management.link_speed import USUAL, LinkSpeed
@@ -164,6 +165,18 @@ class Firmware(Protocol):
 
     def tamper(self, tamper: Tamper | None) -> None:
         """Ask somebody about every completion and event from now on, and leave none of them to who does not ask."""
+        ...
+
+    def keep_lives(self, level: Strictness) -> None:
+        """Keep the lives of objects from now on, and what is wrong with them, as strictly; or no more."""
+        ...
+
+    def findings(self, card: str) -> Sequence[Finding]:
+        """What was found wrong since lives are kept, for the card of this name; the earliest first."""
+        ...
+
+    def lives(self, kind: str | None = None) -> Sequence[ObjectLife]:
+        """The lives of objects (of one kind) that are there, then of those that were destroyed lately."""
         ...
 
     def inherit(self, old: "Firmware") -> None:

@@ -34,10 +34,12 @@ from vhca.lab.opensm import EMBEDDED
 from vhca.lab.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
+    from vhca.chip.card import Card
     from vhca.chip.live_fabric import LiveFabric
     from vhca.chip.live_faults import LiveFaults
     from vhca.fabric.schedule import Schedule
     from vhca.fabric.topology import Topology
+    from vhca.hw.findings import Finding
 
 
 class Lab:
@@ -171,6 +173,24 @@ class Lab:
         """Take away all rules inside cards."""
         for faults in self._faults_of_cards():
             faults.clear()
+
+    def look_for_findings(self, level: str | None) -> None:
+        """Let all cards look for what their guests do wrong with objects: "normal", "pedantic"; docs/findings.md.
+
+        None: as strictly as their descriptions say. ValueError: there is no such strictness.
+        """
+        for card in self._own_cards():
+            card.keep_lives(card.config.findings if level is None else level)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the guests did wrong with objects of their cards, card by card."""
+        return tuple(finding for card in self._own_cards() for finding in card.findings())
+
+    def _own_cards(self) -> list[Card]:
+        """The cards that are in this process."""
+        from vhca.chip.card import Card
+
+        return [card for card in self.hcas if isinstance(card, Card)]
 
     def _faults_of_cards(self) -> list[LiveFaults]:
         from vhca.chip.live_faults import LiveFaults

@@ -11,6 +11,7 @@ Fixtures: `lab` (a running :class:`vhca.lab.Lab`), `guest` (its first guest), `g
 `@pytest.mark.vhca_fault("g0", "command CREATE_MKEY nth=3 status=NO_RES_ERR")` lets something go wrong inside a card.
 The marker `vhca` takes the arguments of `Lab`, and `fresh=True` for a lab of the test's own. Without it, tests with
 the same arguments share one lab; it is replaced after a failed test, and when a guest of it no longer answers.
+`@pytest.mark.vhca_findings()`, or `--vhca-findings=fail` for all tests: what guests do wrong with objects fails a test.
 `kernels=("6.1", "6.19")` runs the test once on each of these; `--vhca-kernels 6.1,6.19` does so for all tests whose
 marker names no kernel.
 
@@ -27,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from vhca.lab import pytest_findings
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -41,6 +44,7 @@ _MARKERS: Final = (
     "vhca_fault(card, rule, ...): let something go wrong inside a card (h0, or g0 for guest g0's first) while the test"
     " runs; docs/faults.md has the rules",
     "vhca_allow_kernel_bug(regex, ...): a kernel report whose headline one of these matches does not fail the test",
+    pytest_findings.MARKER,
     "guest: boots guests (set by itself on tests that use those fixtures)",
 )
 _KERNEL: Final = "vhca_kernel"
@@ -169,6 +173,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="A,B,...",
         help="run each test with guests, unless its marker names kernels, once on each of these kernels",
     )
+    pytest_findings.add_option(group)
     parser.addini(
         "vhca_fail_on_kernel_bug", "fail a test during which a guest's kernel reports a bug", type="bool", default=True
     )
@@ -227,6 +232,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         bugs = _kernel_bugs(item, lab) if lab is not None else ""
     if bugs:
         pytest.fail(bugs, pytrace=False)
+    if found := pytest_findings.verdict(item):
+        pytest.fail(f"what guests did wrong with objects of their cards:\n{found}", pytrace=False)
     return result
 
 
@@ -261,6 +268,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         evidence = _evidence(pool.current)
         if bugs := item.stash.get(_BUGS, ""):
             evidence.append(("reports of the guests' kernels", bugs))
+        if found := pytest_findings.told(item):
+            evidence.append(("findings", found))
         report.sections += evidence
         # JUnit XML has no sections; it takes properties from the item at its teardown
         item.user_properties += evidence
@@ -334,10 +343,12 @@ def lab(
         pytest.skip(f"guests cannot run here: {why}")
     pool.current = running
     try:
+        pytest_findings.begin(request.node, running)
         _let_go_wrong(request, running)
         yield running
     finally:
         pool.current = None
+        pytest_findings.end(request.node)
         running.clear_faults()  # also those that the test has made itself
         # what the test's own fixtures did on their way out; a failed test has said enough
         failed = request.node.stash.get(_FAILED, False)

@@ -591,7 +591,7 @@ def test_a_fault_of_ours_is_an_answer_and_logged_once(
 def test_the_page_lists_every_order_and_its_examples_are_answered_so(rack: Rack, client: socket.socket) -> None:
     page = (Path(__file__).parents[3] / "docs" / "fabric.md").read_text("utf-8").split("### The protocol")[1]
     listed = {name for row in re.findall(r"^\| (`.*?) \|", page, re.M) for name in re.findall(r"`(\w+)`", row)}
-    known = orders.Orders(rack.fabric, rack.directory, rack.open_tools, list)._orders
+    known = orders.Orders(rack.fabric, rack.directory, rack.open_tools, list, list)._orders
     assert listed - {"order"} == known.keys()
     examples = re.findall(r"^-> (.*)\n<- (.*)$", page, re.M)
     assert len(examples) == 3

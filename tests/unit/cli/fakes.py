@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vhca.hw.findings import Finding
 from vhca.lab import CommandTimeout, Completed, Report
 
 
@@ -112,6 +113,11 @@ class FakeLab:
 
     def stop(self, failed: bool = False) -> None:
         self.stops.append(failed)
+
+    found: tuple[Finding, ...] = ()
+
+    def findings(self) -> tuple[Finding, ...]:
+        return self.found
 
     def mark_failed(self) -> None:
         self.failed = True

@@ -265,7 +265,8 @@ def test_a_session_without_guests_pays_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
     )
-    assert done.stdout.split() == ["vhca.lab.pytest_plugin", "vhca.chip.rack_config"]  # of the device, its description
+    options = ["vhca.lab.pytest_findings", "vhca.lab.pytest_plugin"]
+    assert done.stdout.split() == [*options, "vhca.chip.rack_config"]  # of the device, its description
 
 
 _SAYS = "lab.guests[0].said['g0'] = [Report('WARNING', 'WARNING: CPU: 0 at x.c:1 f+0x1', ('all of it',))]"
@@ -306,3 +307,59 @@ def test_what_a_kernel_reports_while_fixtures_leave_is_an_error(suite: pytest.Py
     def test_b(lab): assert lab.number == 2
     """
     _run(suite, test).assert_outcomes(passed=2, errors=1)
+
+
+FINDINGS = """
+import pytest
+from vhca.hw.findings import Finding, FindingKind, ObjectLife, ObjectEvent
+
+def put(lab, kind=FindingKind.DOUBLE_DESTROY, times=1):
+    lab.found = (Finding("h0", kind, 5, "qp", 0x48, "DESTROY_QP names qp 0x48", None, times),)
+
+def test_plain(lab): put(lab)
+def test_again(lab): put(lab, times=2)
+@pytest.mark.vhca_findings(level="pedantic", allow=["double-destroy"])
+def test_allowed(lab):
+    assert lab.level == "pedantic"
+    put(lab, times=3)
+def test_after(lab): assert lab.found
+@pytest.mark.vhca_findings(level="off")
+def test_off(lab):
+    assert lab.level is None
+    put(lab, times=4)
+@pytest.mark.vhca_findings()
+def test_marked(lab): put(lab, FindingKind.LEAK_AT_TEARDOWN)
+@pytest.mark.vhca_findings(allow=["double-destory"])
+def test_no_kind(lab): pass
+"""
+
+
+def _findings(suite: pytest.Pytester, *options: str) -> pytest.RunResult:
+    (suite.path / "conftest.py").write_text(
+        (suite.path / "conftest.py").read_text()
+        + "\nLab.found, Lab.level = (), None\nLab.findings = lambda self: self.found\n"
+        "def look(self, level): Lab.level = level\nLab.look_for_findings = look\n"
+    )
+    return _run(suite, FINDINGS, *options)
+
+
+def test_findings_fail_a_test_that_is_marked(suite: pytest.Pytester) -> None:
+    result = _findings(suite)
+    result.assert_outcomes(passed=5, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["*what guests did wrong with objects*", "h0: leak-at-teardown: DESTROY_QP names qp*"])
+    result.stdout.fnmatch_lines(["*UsageError*'double-destory' is not a valid FindingKind*"])
+
+
+def test_findings_fail_every_test_if_that_is_asked_for(suite: pytest.Pytester) -> None:
+    result = _findings(suite, "--vhca-findings=fail")
+    result.assert_outcomes(passed=3, failed=3, errors=1)
+    result.stdout.fnmatch_lines(["FAILED *::test_plain*", "FAILED *::test_again*", "FAILED *::test_marked*"])
+
+
+def test_findings_are_told_of_in_reports(suite: pytest.Pytester) -> None:
+    suite.path.joinpath("test_more.py").write_text(
+        FINDINGS.split("def test_plain")[0] + "def test_it(lab):\n    put(lab)\n    assert False\n"
+    )
+    result = _findings(suite, "--vhca-findings=report")
+    result.assert_outcomes(passed=5, failed=2, errors=1)
+    result.stdout.fnmatch_lines(["*findings*", "h0: double-destroy: DESTROY_QP names qp 0x48*"])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from vhca.cli import status
+from vhca.cli.findings_options import add_findings_option, with_findings
 from vhca.cli.kernel_word import judged
 from vhca.cli.options import add_kernel_bug_options, add_lab_options, make_lab, seconds
 
@@ -35,6 +36,7 @@ examples:
   vhca run --kernel ~/linux --share ~/work -- /mnt/share/test.sh
   vhca run --kernel arch/x86/boot/bzImage --modules . --timeout 5m -- rmmod mlx5_ib
   vhca run --capture run.pcapng -- sminfo
+  vhca run --findings -- sh -c 'ibv_devinfo; modprobe -r mlx5_ib'
   vhca run --module rpcrdma --package nvme-cli -- nvme list
   vhca run --guests 2 --each --capture h1.pcapng --capture-port h1 -- sminfo
   vhca run --memory 2G --append 'loglevel=7 mlx5_ib.dyndbg=+p' -- dmesg
@@ -45,6 +47,7 @@ examples:
 exit codes:
   the command's own; 128 + N if signal N killed it; with --each the first that is not 0
 {status.EPILOG_KERNEL}
+  {status.FINDINGS}  the command went well, and --findings found something
 {status.EPILOG_COMMON}
   {status.TIMED_OUT}  the command took longer than --timeout and was killed
   126  the command cannot be run in the guest
@@ -67,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print what the command prints, no progress")
     add_lab_options(parser, guests=1)
     add_kernel_bug_options(parser)
+    add_findings_option(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -87,6 +91,7 @@ def execute(options: argparse.Namespace) -> int:
         progress.step(f"running {' '.join(command)}")
         guests = lab.guests if options.each else lab.guests[:1]
         code = judged(lab, options, lambda: run_in(guests, command, options))
+        code = with_findings(lab, options, code)
         if code:
             lab.mark_failed()
         return code

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from vhca.cli import running, status
 from vhca.cli.commands.run import Passage
+from vhca.cli.findings_options import add_findings_option, with_findings
 from vhca.cli.kernel_word import judged
 from vhca.cli.options import add_kernel_bug_options, add_lab_options, live_console, make_lab, whole
 
@@ -39,6 +40,7 @@ examples:
 exit codes:
   that of the shell, or of the command behind `--`
 {status.EPILOG_KERNEL}
+  {status.FINDINGS}  the command went well, and --findings found something
 {status.EPILOG_COMMON}"""
 
 
@@ -50,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_lab_options(parser, guests=2)
     add_kernel_bug_options(parser)
+    add_findings_option(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -82,7 +85,7 @@ def execute(options: argparse.Namespace) -> int:
             with _raw_terminal(sys.stdin.fileno()):
                 return status.of_command(_converse(process, sys.stdin.fileno()))
 
-        return judged(lab, options, conversation)
+        return with_findings(lab, options, judged(lab, options, conversation))
 
 
 def _converse(process: Process, terminal: int) -> int:
