@@ -61,15 +61,17 @@ pages: $(STAMP) ## docs/formats, docs/imports.md, docs/qp-states.md and docs/cou
 	$(BIN)/python -m tests.import_graph docs/imports.md --check
 	$(BIN)/python -m tests.lifecycle_page docs/qp-states.md --check
 	$(BIN)/python -m tests.counters_page docs/counters.md --check
+	$(BIN)/python -m tests.docs.trace_picture docs/images/trace.svg --check
 	$(BIN)/python -m tests.bench.page docs/speed.json docs --check
 
 imports-page: $(STAMP) ## write docs/imports.md anew
 	$(BIN)/python -m tests.import_graph docs/imports.md
 
-formats: $(STAMP) ## write docs/formats, docs/qp-states.md and docs/counters.md anew
+formats: $(STAMP) ## write docs/formats, docs/qp-states.md, docs/counters.md and docs/images/trace.svg anew
 	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats
 	$(BIN)/python -m tests.lifecycle_page docs/qp-states.md
 	$(BIN)/python -m tests.counters_page docs/counters.md
+	$(BIN)/python -m tests.docs.trace_picture docs/images/trace.svg
 
 docs: $(STAMP) ## build/docs: these pages and the library's reference as a site; a broken link is an error
 	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2> /dev/null || \

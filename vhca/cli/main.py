@@ -40,6 +40,7 @@ from vhca.cli.commands import (
     run,
     serve,
     shell,
+    trace,
     tshark,
     validate,
 )
@@ -59,6 +60,7 @@ _COMMANDS = (
     capture,
     guest,
     cards,
+    trace,
     tshark,
     explain,
     doctor,

@@ -91,6 +91,20 @@ def completion(number: int) -> tuple[str, ...]:
     return () if found is None else (f"IBV_WC_{found[0]}: {found[1]}",)
 
 
+# By the name of an error completion's syndrome: the `ibv_wc_status` that libraries make of it.
+_SYNDROMES: Final = {
+    "LOCAL_LENGTH_ERR": 1, "LOCAL_QP_OP_ERR": 2, "LOCAL_PROT_ERR": 4, "WR_FLUSH_ERR": 5, "MW_BIND_ERR": 6,
+    "BAD_RESP_ERR": 7, "LOCAL_ACCESS_ERR": 8, "REMOTE_INVAL_REQ_ERR": 9, "REMOTE_ACCESS_ERR": 10, "REMOTE_OP_ERR": 11,
+    "TRANSPORT_RETRY_EXC_ERR": 12, "RNR_RETRY_EXC_ERR": 13, "REMOTE_ABORTED_ERR": 16,
+}  # fmt: skip
+
+
+def completion_error(name: str) -> str:
+    """What the syndrome of an error completion means, by its name in the manual; empty if there is none."""
+    number = _SYNDROMES.get(name)
+    return "" if number is None else completion(number)[0]
+
+
 def in_text(text: str, explainer: Explainer) -> Iterator[Explanation]:
     """The lines of a log or of a program's output that have something to explain."""
     for line in text.replace("\r", "").split("\n"):

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from vhca.lab import pytest_findings
+from vhca.lab import pytest_findings, pytest_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,6 +174,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run each test with guests, unless its marker names kernels, once on each of these kernels",
     )
     pytest_findings.add_option(group)
+    pytest_trace.add_option(group)
     parser.addini(
         "vhca_fail_on_kernel_bug", "fail a test during which a guest's kernel reports a bug", type="bool", default=True
     )
@@ -270,6 +271,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             evidence.append(("reports of the guests' kernels", bugs))
         if found := pytest_findings.told(item):
             evidence.append(("findings", found))
+        if page := pytest_trace.told(item):
+            evidence.append(("trace", page))
         report.sections += evidence
         # JUnit XML has no sections; it takes properties from the item at its teardown
         item.user_properties += evidence
@@ -344,11 +347,13 @@ def lab(
     pool.current = running
     try:
         pytest_findings.begin(request.node, running)
+        pytest_trace.begin(request.node, running)
         _let_go_wrong(request, running)
         yield running
     finally:
         pool.current = None
         pytest_findings.end(request.node)
+        pytest_trace.end(request.node)
         running.clear_faults()  # also those that the test has made itself
         # what the test's own fixtures did on their way out; a failed test has said enough
         failed = request.node.stash.get(_FAILED, False)

@@ -265,7 +265,7 @@ def test_a_session_without_guests_pays_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
     )
-    options = ["vhca.lab.pytest_findings", "vhca.lab.pytest_plugin"]
+    options = ["vhca.lab.pytest_findings", "vhca.lab.pytest_plugin", "vhca.lab.pytest_trace"]
     assert done.stdout.split() == [*options, "vhca.chip.rack_config"]  # of the device, its description
 
 
@@ -363,3 +363,43 @@ def test_findings_are_told_of_in_reports(suite: pytest.Pytester) -> None:
     result = _findings(suite, "--vhca-findings=report")
     result.assert_outcomes(passed=5, failed=2, errors=1)
     result.stdout.fnmatch_lines(["*findings*", "h0: double-destroy: DESTROY_QP names qp 0x48*"])
+
+
+TRACED = """
+import sys, pathlib
+import pytest
+from vhca.chip.rack import Rack
+from vhca.chip.rack_config import RackConfig
+
+def test_good(lab): lab.rack.fabric.link_down("h1")
+def test_bad(lab):
+    lab.rack.fabric.link_up("h1")
+    assert False
+"""
+
+
+def test_a_failed_test_leaves_a_trace(suite: pytest.Pytester) -> None:
+    conftest = suite.path / "conftest.py"
+    rack = f"""
+import pathlib, tempfile
+from vhca.chip.rack import Rack
+from vhca.chip.rack_config import RackConfig
+def start(self):
+    self.log_dir = pathlib.Path({str(suite.path)!r})
+    self.rack = Rack(2, pathlib.Path(tempfile.mkdtemp()), RackConfig(logs=False))
+    self.rack.start()
+    self.fabric = self.rack.fabric
+    return self
+def stop(self, failed=False): self.rack.stop()
+Lab.start, Lab.stop = start, stop
+"""
+    conftest.write_text(conftest.read_text() + rack)
+    result = _run(suite, TRACED, "--vhca-trace=failed", "--junitxml=results.xml")
+    result.assert_outcomes(passed=1, failed=1)
+    (page,) = suite.path.glob("trace-*.html")
+    assert page.name == "trace-test_bad.html"
+    result.stdout.fnmatch_lines(["*trace*", f"{page}: * events"])
+    properties = ElementTree.parse(suite.path / "results.xml").iter("property")
+    (told,) = [each.get("value") for each in properties if each.get("name") == "trace"]
+    assert str(told).startswith(f"{page}: ")
+    assert "test_bad" in page.read_text()

@@ -16,6 +16,7 @@ from vhca.cli import status
 from vhca.cli.findings_options import add_findings_option, with_findings
 from vhca.cli.kernel_word import judged
 from vhca.cli.options import add_kernel_bug_options, add_lab_options, make_lab, seconds
+from vhca.cli.trace_options import add_trace_option, traced
 
 if TYPE_CHECKING:
     from vhca.lab import Guest, Process
@@ -36,6 +37,7 @@ examples:
   vhca run --kernel ~/linux --share ~/work -- /mnt/share/test.sh
   vhca run --kernel arch/x86/boot/bzImage --modules . --timeout 5m -- rmmod mlx5_ib
   vhca run --capture run.pcapng -- sminfo
+  vhca run --trace run.html -- ibv_devinfo
   vhca run --findings -- sh -c 'ibv_devinfo; modprobe -r mlx5_ib'
   vhca run --module rpcrdma --package nvme-cli -- nvme list
   vhca run --guests 2 --each --capture h1.pcapng --capture-port h1 -- sminfo
@@ -71,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_lab_options(parser, guests=1)
     add_kernel_bug_options(parser)
     add_findings_option(parser)
+    add_trace_option(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -90,7 +93,8 @@ def execute(options: argparse.Namespace) -> int:
                 progress.say(line)
         progress.step(f"running {' '.join(command)}")
         guests = lab.guests if options.each else lab.guests[:1]
-        code = judged(lab, options, lambda: run_in(guests, command, options))
+        with traced(lab, options):
+            code = judged(lab, options, lambda: run_in(guests, command, options))
         code = with_findings(lab, options, code)
         if code:
             lab.mark_failed()
