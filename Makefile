@@ -6,11 +6,11 @@ STAMP  := $(VENV)/.installed
 # pytest's options, such as PYTEST="-x -k pingpong"
 PYTEST ?=
 # folders, not ".": ruff would also format the examples in Markdown pages, which line their comments up
-SOURCES := vhca firmware acceptance tests guest-tests --exclude '*.md'
+SOURCES := vhca firmware acceptance tests guest-tests museum --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper faults bench-guests validate ci-job coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper faults museum adversary bench-guests validate ci-job coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -62,16 +62,18 @@ pages: $(STAMP) ## docs/formats, docs/imports.md, docs/qp-states.md and docs/cou
 	$(BIN)/python -m tests.lifecycle_page docs/qp-states.md --check
 	$(BIN)/python -m tests.counters_page docs/counters.md --check
 	$(BIN)/python -m tests.docs.trace_picture docs/images/trace.svg --check
+	$(BIN)/python -m acceptance.museum.page docs/museum.md --check
 	$(BIN)/python -m tests.bench.page docs/speed.json docs --check
 
 imports-page: $(STAMP) ## write docs/imports.md anew
 	$(BIN)/python -m tests.import_graph docs/imports.md
 
-formats: $(STAMP) ## write docs/formats, docs/qp-states.md, docs/counters.md and docs/images/trace.svg anew
+formats: $(STAMP) ## write docs/formats, docs/qp-states.md, docs/counters.md, docs/museum.md and docs/images/trace.svg anew
 	$(BIN)/python -m vhca.layout.pages vhca.wire docs/formats
 	$(BIN)/python -m tests.lifecycle_page docs/qp-states.md
 	$(BIN)/python -m tests.counters_page docs/counters.md
 	$(BIN)/python -m tests.docs.trace_picture docs/images/trace.svg
+	$(BIN)/python -m acceptance.museum.page docs/museum.md
 
 docs: $(STAMP) ## build/docs: these pages and the library's reference as a site; a broken link is an error
 	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2> /dev/null || \
@@ -145,6 +147,12 @@ faults: $(STAMP) ## faults inside cards, also what takes the driver minutes
 ci-job: $(STAMP) ## the recipes of `vhca ci`, run as jobs, and what one takes (five minutes)
 	VHCA_CI=all $(BIN)/pytest tests/guest/test_ci_recipes.py $(PYTEST)
 	$(BIN)/python -m tests.ci_job
+
+museum: $(STAMP) ## the exhibits of docs/museum.md: known faults of drivers and libraries, and their absence (half an hour)
+	VHCA_MUSEUM=all $(BIN)/pytest --timeout 400 tests/guest/test_museum.py $(PYTEST)
+
+adversary: $(STAMP) ## a card that answers its driver badly, and what the kernel makes of it; SEED=7 BUDGET=600 (docs/adversary.md)
+	$(BIN)/vhca adversary --seed $(if $(SEED),$(SEED),1) --budget $(if $(BUDGET),$(BUDGET),60)
 
 validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes docs/validation
 	$(BIN)/vhca validate --source

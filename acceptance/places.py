@@ -43,3 +43,9 @@ def results_folder(kind: str, wanted: Path | None, package: Path = _PACKAGE) -> 
     if folder is None:
         raise LabError("results have no place: vhca is not used from a checkout", "name a folder with --output DIR")
     return folder
+
+
+def museum(package: Path = _PACKAGE) -> Path:
+    """The folder with the exhibits of the museum: what is declared of them, and their scripts."""
+    root = checkout(package)
+    return root / "museum" if root is not None else package / "museum_exhibits"

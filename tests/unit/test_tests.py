@@ -100,7 +100,7 @@ def test_docstrings_and_comments_speak_one_dialect() -> None:
     """Names in single backticks, one space behind a stop, sections as `# ---- name ----`."""
     root = TESTS.parent
     strange = []
-    for folder in ("vhca", "firmware", "acceptance", "tests", "guest-tests", "qemu-scripts"):
+    for folder in ("vhca", "firmware", "acceptance", "tests", "guest-tests", "museum", "qemu-scripts"):
         for path in sorted((root / folder).rglob("*.py")):
             source = path.read_text("utf-8")
             docstrings = {

@@ -373,6 +373,16 @@ def _flip(rule: FaultRule, value: str) -> None:
     rule.extra[name] = _number("flip", mask, fields[name], least=1) if mask else 1
 
 
+def _flip_told(rule: FaultRule, value: str) -> None:
+    """Which field of what an event tells, and which bits of it."""
+    name, _, mask = value.partition(":")
+    fields = {name: bits for name, bits in _event_fields(rule.codes).items() if name not in ("eqn", "sub_type")}
+    if name not in fields:
+        there = f"it has {_listed(fields)}" if fields else "name a type of event that tells something"
+        raise FaultRuleError(f"flip={_short(value)}: such an event has no such field; {there}")
+    rule.extra[name] = _number("flip", mask, fields[name], least=1) if mask else 1
+
+
 def _damage(rule: FaultRule, value: str) -> None:
     """Which byte, and which bits of it."""
     at, _, mask = value.partition(":")
@@ -407,7 +417,13 @@ KINDS: Final[dict[str, _Kind]] = {
         {"syndrome": 32},
         "status",
     ),
-    "event": _Kind(EventType, _event_fields, _ENTRY | {"type": _type}, _SELECTION, "event PORT_CHANGE nth=1 lost"),
+    "event": _Kind(
+        EventType,
+        _event_fields,
+        _ENTRY | {"type": _type, "flip": _flip_told},
+        _SELECTION,
+        "event PORT_CHANGE nth=1 lost",
+    ),
     "completion": _Kind(
         CqeOpcode,
         _completion_fields,

@@ -392,6 +392,10 @@ class _FaultTap(ProgramTap):
             return () if held else (event,)
         if rule.action == "type":
             return ((rule.value, sub_type, data),)
+        if rule.action == "flip" and view is not None:
+            for name, mask in rule.extra.items():
+                setattr(view, name, getattr(view, name) ^ mask)
+            return ((event_type, sub_type, view.to_bytes()),)
         return (event, event) if rule.action == "twice" else ()
 
     def completions(self, cqn: int, entry: bytearray, solicited: bool) -> Sequence[tuple[bytearray, bool]]:

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from vhca import __version__
 from vhca.cli import status
 from vhca.cli.commands import (
+    adversary,
     bisect,
     capture,
     cards,
@@ -36,6 +37,7 @@ from vhca.cli.commands import (
     kconfig,
     kernels,
     matrix,
+    museum,
     rack,
     run,
     serve,
@@ -52,6 +54,8 @@ _COMMANDS = (
     matrix,
     bisect,
     validate,
+    museum,
+    adversary,
     serve,
     rack,
     fabric,
@@ -139,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
             "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="show logs and tracebacks"
         )
         module.add_arguments(command)
-        command.runs_in_guest = module in (run, shell, matrix, bisect, ci)
+        command.runs_in_guest = module in (run, shell, matrix, bisect, ci, adversary)
         command.set_defaults(execute=module.execute)
     return top
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from acceptance.places import checkout, results_folder, scripts, stored_results
+from acceptance.places import checkout, museum, results_folder, scripts, stored_results
 from vhca.lab import LabError
 
 ROOT = Path(__file__).parents[3]
@@ -41,4 +41,7 @@ def test_from_a_wheel_scripts_are_in_the_package_and_results_where_the_user_says
 
 def test_the_wheel_carries_the_scripts_there(installed: Path) -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["force-include"] == {"guest-tests": f"acceptance/{scripts(installed).name}"}
+    assert wheel["force-include"] == {
+        "guest-tests": f"acceptance/{scripts(installed).name}",
+        "museum": f"acceptance/{museum(installed).name}",
+    }

@@ -44,6 +44,13 @@ def test_the_claims_are_listed(installed: Path, tmp_path: Path) -> None:
     assert "\nB16  " in listed.stdout
 
 
+def test_the_exhibits_are_listed_and_the_rules_of_a_seed(installed: Path, tmp_path: Path) -> None:
+    listed = run(tmp_path, installed / "vhca", "museum")
+    assert "second-srq" in listed.stdout, listed.stderr
+    rules = run(tmp_path, installed / "vhca", "adversary", "--seed", "1", "--budget", "3", "--list")
+    assert len(rules.stdout.splitlines()) == 3, rules.stderr
+
+
 @pytest.mark.parametrize("words", [["validate"], ["validate", "--only", "A02", "--update"]])
 def test_results_need_a_folder_before_anything_boots(installed: Path, tmp_path: Path, words: list[str]) -> None:
     done = run(tmp_path, installed / "vhca", *words)

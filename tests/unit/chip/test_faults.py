@@ -303,6 +303,20 @@ def test_an_event_comes_twice_or_is_of_another_type(driver: Faulty) -> None:
     assert len(driver.events()) == 3
 
 
+def test_an_event_tells_something_else(driver: Faulty) -> None:
+    driver.faults.add("event PORT_CHANGE nth=2 flip=port_num:0xe")
+    for _ in range(3):
+        driver.port_changes(PortChangeSubtype.DOWN)
+    assert [PortChangeData.from_bytes(event.event_data).port_num for event in driver.events()] == [1, 15, 1]
+    for rule, why in (
+        ("event any flip=cqn", "name a type of event"),
+        ("event PORT_CHANGE flip=cqn:1", "it has port_num"),
+        ("event PORT_CHANGE flip=port_num:0x10", "it is 1 to 0xf"),
+    ):
+        with pytest.raises(FaultRuleError, match=why):
+            driver.faults.add(rule)
+
+
 # ---- completions ----
 
 
