@@ -20,7 +20,9 @@ WORK: Final = ("/mnt/share/adversary.sh",)
 ROUND_S: Final = 75.0
 MEMORY_MIB: Final = 512
 HANGS: Final = "the work did not end"
-_NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,16}\b|\+0x\S*|:\d+\b|\bCPU: ?\d+|\bPID: ?\d+|\d+")
+_NUMBERS: Final = re.compile(
+    r", CPU#\d+: \S+|0x[0-9a-f]+|\b[0-9a-f]{8,16}\b|\+0x\S*|:\d+\b|\bCPU: ?\d+|\bPID: ?\d+|\d+"
+)
 
 
 @dataclass(frozen=True, slots=True)

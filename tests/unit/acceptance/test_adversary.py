@@ -103,3 +103,9 @@ def test_signatures_have_no_numbers() -> None:
     two = "WARNING: CPU: 1 PID: 77 at drivers/infiniband/core/rdma_core.c:940 uverbs_destroy_ufile_hw+0x11c/0x140"
     assert signature(one) == signature(two)
     assert "uverbs_destroy_ufile_hw" in signature(one)
+    # as newer kernels say it, with the program that was running
+    three, four = (
+        f"WARNING: drivers/infiniband/core/rdma_core.c:946 at uverbs_destroy_ufile_hw+0xd7/0xf0 [ib_uverbs], CPU#{who}"
+        for who in ("0: ibv_rc_pingpong/129", "1: ibv_xsrq_pingpo/141")
+    )
+    assert signature(three) == signature(four)
