@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.guest.cards import load, settled_objects, unload, wait_for
 from vhca.chip.fault_rules import FaultRule
+from vhca.cli.main import main
 from vhca.lab import Guest, GuestConfig, Lab
+from vhca.lab.explain import firmware_explainer, syndrome
 from vhca.lab.perftest import wait_listening, wait_port_active
 
 pytestmark = pytest.mark.vhca(guests=1)
@@ -62,6 +65,11 @@ def sh(guest: Guest, script: str, timeout_s: float = 60) -> tuple[int, str]:
     """Run a script; its status and all that it printed."""
     done = guest.run(["sh", "-c", script], timeout_s=timeout_s)
     return done.returncode, done.stdout + done.stderr
+
+
+def pingpong_alone(guest: Guest) -> int:
+    """How a server ends that is ended once it waits: with 143; or by itself, before."""
+    return sh(guest, MAKES)[0]
 
 
 def log_of(guest: Guest) -> str:
@@ -309,3 +317,22 @@ def test_commands_whose_end_is_not_told(lab: Lab) -> None:
     # each goes on, with one place less for commands where one was leaked
     for guest in (never, unheard, silent):
         assert sh(guest, MAKES)[0] == 143
+
+
+def test_a_refused_command_is_explained_from_the_guest_s_log(
+    lab: Lab, guest: Guest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The syndrome is one of the firmware's, and `vhca explain` finds its text by what the driver printed."""
+    explainer = firmware_explainer()
+    rule = lab.faults("g0").add("command CREATE_MKEY limit=1 status=BAD_PARAM syndrome=0x4c976d01")
+    assert pingpong_alone(guest) != 0
+    assert rule.hits == 1
+    (tmp_path / "dmesg.txt").write_text(log_of(guest))
+    capsys.readouterr()
+    assert main(["explain", "--log", str(tmp_path / "dmesg.txt")]) == 0
+    printed = capsys.readouterr().out
+    text, place = syndrome(0x4C976D01, explainer)
+    assert "syndrome (0x4c976d01)" in printed
+    assert f"    {text}\n    {place}\n" in printed
+    lab.clear_faults()
+    assert pingpong_alone(guest) == 143  # the card was never broken

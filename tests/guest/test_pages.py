@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.guest import test_storage as storage
 from tests.support.pages import PAGES, ROOT, Example, agrees, examples
 from vhca.lab import GuestConfig, Lab, LabError, PackageError
 
@@ -21,8 +20,7 @@ LAB: dict[str, Any] = {"guests": 2, "gdb": 0}
 OWN_LABS: dict[str, dict[str, Any]] = {
     "docs/upper-protocols.md": {
         "guests": 2,
-        "extra_modules": storage.MODULES,
-        "extra_packages": (*storage.PACKAGES, "ibacm"),
+        "extra_packages": ("storage", "ibacm"),
     }
 }
 """Pages that need more in their guests than is usual."""

@@ -14,9 +14,7 @@ from tests.guest.cards import assert_no_complaint, moved
 from tests.guest.upper import CONFIGFS, NVME_TARGET, address, lossy, network_up, sha256, shell
 from vhca.lab import Guest, Lab
 
-PACKAGES = ("keyutils", "nfs-common", "nfs-kernel-server", "nvme-cli", "open-iscsi", "srptools")
-MODULES = ("rpcrdma", "nfsd", "nfsv4")
-pytestmark = pytest.mark.vhca(guests=2, extra_modules=MODULES, extra_packages=PACKAGES)
+pytestmark = pytest.mark.vhca(guests=2, extra_packages=("storage",))
 
 MIB = 8
 BYTES = MIB << 20

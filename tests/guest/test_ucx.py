@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 from tests.guest.cards import assert_no_complaint, moved
-from vhca.lab import Cache, Guest, Lab, Progress
+from vhca.lab import Guest, Lab
 from vhca.lab.agent_process import Process
-from vhca.lab.errors import PackageError
 from vhca.lab.perftest import wait_port_active
-from vhca.lab.ucx import command, find_ucx, install
 
-pytestmark = pytest.mark.vhca(guests=2)
+pytestmark = pytest.mark.vhca(guests=2, extra_packages=("ucx",))
 
 # What UCX_TLS is set to; the first row are UCX's defaults.
 TRANSPORTS = ("", "rc_x", "dc_x", "ud_x", "rc_v", "ud_v")
@@ -81,13 +79,8 @@ ALL = (
 
 @pytest.fixture
 def ends(guest_pair: tuple[Guest, Guest]) -> Iterator[tuple[Guest, Guest]]:
-    try:
-        archive = find_ucx(Cache(), Progress(quiet=True))
-    except PackageError as error:
-        pytest.skip(f"UCX cannot be fetched: {error}")
     for guest in guest_pair:
         wait_port_active(guest)
-        install(guest, archive)
     yield guest_pair
     assert_no_complaint(*guest_pair)
 
@@ -99,7 +92,7 @@ def programs_objects(hca: Any) -> dict[str, int]:
 
 def start(guest: Guest, settings: dict[str, str], *arguments: str) -> Process:
     # Without a terminal, Debian's waits for two processes of MPI.
-    return guest.popen(command("ucx_perftest", *arguments, **settings), tty=(50, 200))
+    return guest.popen(["ucx_perftest", *arguments], env=settings, tty=(50, 200))
 
 
 def perftest(server: Guest, client: Guest, transport: str, rows: tuple[Row, ...], asleep: bool) -> dict[str, list[str]]:

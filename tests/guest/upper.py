@@ -122,6 +122,6 @@ def gid(guest: Guest) -> str:
 FOUR: dict[str, Any] = {
     "guests": 4,
     "guest": GuestConfig(memory_mib=512),
-    "extra_packages": ("openmpi-bin", "python3-mpi4py"),
+    "extra_packages": ("mpi",),
 }
 """The lab of four that tests share."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vhca import DEFAULT_KERNEL
 from vhca.cli.fault_options import add_fault_option, guest_cards
+from vhca.cli.guest_options import add_extra_options, add_root_options, extras
 from vhca.subnet.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -277,6 +278,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
         metavar="DIR",
         help="a host folder that every guest sees at /mnt/share, and may change",
     )
+    add_root_options(group)
     group.add_argument(
         "--no-autoload", action="store_true", help="boot without loading mlx5_ib and the RDMA user interfaces"
     )
@@ -510,26 +512,6 @@ def add_kernel_options(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_extra_options(group: argparse._ActionsContainer) -> None:
-    """Give a command the options that put more into guests than is usual."""
-    group.add_argument(
-        "--module",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="put this module of the kernel, and all that it needs, into guests, too; may be given again (`vhca guest`"
-        " lists the usual ones; a program in the guest loads it)",
-    )
-    group.add_argument(
-        "--package",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="put this Debian package, and all that it needs, into guests, too; may be given again (its installation"
-        " scripts are not run, and no service of it is started)",
-    )
-
-
 def guest_config(options: argparse.Namespace) -> GuestConfig:
     """What the options say of each guest."""
     from vhca.lab import GuestConfig
@@ -538,6 +520,8 @@ def guest_config(options: argparse.Namespace) -> GuestConfig:
         memory_mib=options.memory,
         cpus=options.cpus,
         share=options.share,
+        root=options.root,
+        keep=options.keep,
         autoload=not options.no_autoload,
         boot_timeout_s=options.boot_timeout,
         kernel_arguments=" ".join(options.append),
@@ -562,8 +546,7 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
         sm=options.sm,
         log_dir=options.log_dir,
         modules_dir=options.modules,
-        extra_modules=options.module,
-        extra_packages=options.package,
+        **extras(options),
         keep_logs=options.keep_logs,
         gdb=options.gdb,
         progress=progress,

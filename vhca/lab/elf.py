@@ -19,7 +19,9 @@ from vhca.lab.errors import ImageError
 
 _DT_NEEDED = 1
 _SHT_DYNAMIC = 6
+_PT_INTERP = 3
 _PT_NOTE = 4
+_HEAD_BYTES = 64 << 10
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _NOTE = struct.Struct("<III")
@@ -118,3 +120,32 @@ def read_module(path: Path) -> bytes:
             raise ImageError(f"{path.name} is compressed with zstd", "install the package zstd")
         return subprocess.run(["zstd", "-dcq"], input=raw, stdout=subprocess.PIPE, check=True).stdout
     return raw
+
+
+@dataclass(slots=True, frozen=True)
+class ProgramHead:
+    """What a program is built for, and the loader that it asks for (empty if it is linked statically)."""
+
+    bits: int
+    machine: int  # e_machine
+    loader: str
+
+
+def program_head(path: Path) -> ProgramHead | None:
+    """The head of a program, of which at most 64 KiB are read; `None` if it is no ELF file in little-endian order."""
+    with path.open("rb") as stream:
+        data = stream.read(_HEAD_BYTES)
+    if len(data) < 64 or data[:4] != b"\x7fELF" or data[4] not in (1, 2) or data[5] != 1:
+        return None
+    (machine,) = struct.unpack_from("<H", data, 0x12)
+    if data[4] == 1:
+        return ProgramHead(32, machine, "")
+    (table,) = struct.unpack_from("<Q", data, 0x20)
+    entry_size, count = struct.unpack_from("<HH", data, 0x36)
+    for at in range(table, table + entry_size * count, entry_size or 1):
+        if at + _SEGMENT.size > len(data):
+            break
+        kind, _flags, start, _virtual, _physical, size, _memory, _align = _SEGMENT.unpack_from(data, at)
+        if kind == _PT_INTERP:
+            return ProgramHead(64, machine, data[start : start + size].rstrip(b"\0").decode("utf-8", "replace"))
+    return ProgramHead(64, machine, "")

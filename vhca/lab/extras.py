@@ -16,16 +16,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from vhca.lab import pins
+from vhca.lab import pins, sets, suites
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.cpio import CpioWriter
 from vhca.lab.elf import needed_libraries
 from vhca.lab.errors import ImageError, PackageError
-from vhca.lab.guest_system import LIBRARIES, compile_python, guest_root
-from vhca.lab.image import SKIPPED, base_names, is_whole
+from vhca.lab.guest_system import LIBRARIES, MERGED, compile_python, guest_root, merge_folders
+from vhca.lab.image import base_names, is_whole, skipped
 from vhca.lab.packages import UNPACKED, PackageStore, unpack
 
-_RECIPE: Final = "1"  # part of the key: raise it when the code below makes something else of the packages
+_RECIPE: Final = "2"  # part of the key: raise it when the code below makes something else of the packages
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")
 _NAMES_MAX: Final = 100
 _NO_USE: Final = tuple(
@@ -46,8 +46,6 @@ _NO_USE: Final = tuple(
 _UNSUITABLE: Final = (".a", ".la", ".pyi")
 _LOADER: Final = "ld-linux-x86-64.so.2"
 _PROGRAMS: Final = ("usr/bin/", "usr/sbin/")
-# Links of the base: a folder of that name in an archive behind it would take the place of the link.
-_MERGED: Final = ("bin", "sbin", "lib", "lib64")
 
 
 def checked(names: Iterable[str]) -> list[str]:
@@ -61,21 +59,25 @@ def checked(names: Iterable[str]) -> list[str]:
     return wanted
 
 
-def packages_archive(names: Sequence[str], cache: Cache, progress: Progress) -> Path:
-    """The cpio archive with what these packages, and those that they depend on, have beyond the base.
+def packages_archive(names: Sequence[str], cache: Cache, progress: Progress, suite: str = pins.GUEST_SUITE) -> Path:
+    """The cpio archive with what these packages, and those that they depend on, have beyond the base of this suite.
 
-    Raises :class:`PackageError` if one cannot be had, :class:`ImageError` if a program lacks a library.
+    `names` may have those of sets. Raises :class:`PackageError` if one cannot be had, :class:`ImageError` if a program
+    lacks a library.
     """
-    wanted = checked(names)
-    base = guest_root(cache, progress)
-    without = sorted(pins.EXTRA_WITHOUT - set(wanted))
-    recipe = repr((_RECIPE, UNPACKED, base.name, pins.GUEST_SUITE, wanted, without))
+    wanted = checked(sets.packages_of(names))
+    base = guest_root(cache, progress, suite)
+    brought = sets.brought_by(names)
+    without = sorted(
+        name for name in suites.extra_without(suite) if name not in wanted and not name.startswith(brought)
+    )
+    recipe = repr((_RECIPE, UNPACKED, base.name, suite, wanted, without))
     key = hashlib.sha256(recipe.encode()).hexdigest()[:16] + ".cpio"
 
     def build(place: Path) -> None:
         with tempfile.TemporaryDirectory(dir=cache.folder("tmp")) as folder:
             root = Path(folder, "root")
-            _fetch(wanted, without, root, cache, progress)
+            _fetch(wanted, without, root, suites.store_of(suite, cache, progress, "extra"), suite)
             compile_python(base, root, progress)
             with place.open("wb") as stream:
                 archive = CpioWriter(stream)
@@ -86,13 +88,12 @@ def packages_archive(names: Sequence[str], cache: Cache, progress: Progress) -> 
     return cache.obtain("image-packages", key, build, progress, is_whole)
 
 
-def _fetch(names: Sequence[str], without: Sequence[str], root: Path, cache: Cache, progress: Progress) -> None:
-    store = PackageStore(cache, progress, "extra")
-    there = {file.name for file in store.plan(pins.GUEST_PACKAGES, pins.GUEST_SUITE, pins.GUEST_WITHOUT)}
-    files = [file for file in store.plan(names, pins.GUEST_SUITE, without) if file.name not in there]
-    root.mkdir()
+def _fetch(names: Sequence[str], without: Sequence[str], root: Path, store: PackageStore, suite: str) -> None:
+    there = {file.name for file in store.plan(pins.GUEST_PACKAGES, suite, suites.guest_without(suite))}
+    files = [file for file in store.plan(names, suite, without) if file.name not in there]
+    merge_folders(root)
     if files:
-        unpack(store.fetch(files, f"packages {' '.join(names)}"), root, progress, "unpacking packages")
+        unpack(store.fetch(files, f"packages {' '.join(names)}"), root, store.progress, "unpacking packages")
     store.clear()
 
 
@@ -156,8 +157,7 @@ def _files(root: Path) -> Iterable[tuple[str, Path]]:
         for entry in sorted(entries):
             path = Path(folder, entry)
             name = path.relative_to(root).as_posix()
-            first, _, rest = name.partition("/")
-            if first in _MERGED and rest:
-                name = f"usr/{name}"
-            if not f"{name}/".startswith((*SKIPPED, *_NO_USE)) and not name.endswith(_UNSUITABLE) and name != ".":
+            if name == "." or name.removeprefix("usr/") in MERGED:
+                continue  # the base has these links and folders
+            if not skipped(f"{name}/") and not f"{name}/".startswith(_NO_USE) and not name.endswith(_UNSUITABLE):
                 yield name, path

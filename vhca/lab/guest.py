@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vhca.lab import boot_times, debug, folders, guest_agent
+from vhca.lab import boot_times, debug, folders, guest_agent, kept, roots
 from vhca.lab import qemu as machine
 from vhca.lab.agent_client import FILE_MAX_BYTES, AgentClient
 from vhca.lab.agent_process import Process, Sink
@@ -30,6 +30,7 @@ from vhca.lab.network import address_of, mac_of
 from vhca.lab.prepare import Prepared
 
 _TAIL_BYTES = 64 << 10
+_WRITE_BACK_S = 20.0
 _LAST_WORDS_S = 5.0  # for what an ended machine had printed
 
 
@@ -43,6 +44,9 @@ class GuestConfig:
         hand a card to a program of its own.
     :ivar share: a host folder that guests see at /mnt/share; docs/host.md says what a guest can do there.
     :ivar share_writable: may guests write to it?
+    :ivar root: a folder of the host that is the guest's root instead of its own system, read-only below an overlay; no
+        packages can be added to it then.
+    :ivar keep: a name under which what guests change in their root is kept, for the next run with that name.
     :ivar autoload: load mlx5_ib and the user interfaces of the RDMA stack in guests that have a card, and wait for
         their ports to be ACTIVE.
     :ivar boot_timeout_s: how long a guest may take to boot.
@@ -55,16 +59,28 @@ class GuestConfig:
     iommu: bool = False
     share: str | Path | None = None
     share_writable: bool = True
+    root: str | Path | None = None
+    keep: str | None = None
     autoload: bool = True
     boot_timeout_s: float = 120.0
     kernel_arguments: str = ""
     qemu_arguments: Sequence[str] = ()
 
     def checked(self) -> GuestConfig:
-        """The same with the true path of `share`; `LabError` if no machine can be like that."""
+        """The same with the true paths of `share` and `root`; `LabError` if no machine can be like that."""
         if self.memory_mib < 384:
             raise LabError(f"{self.memory_mib} MiB is too little for a guest", "give at least 384")
-        return replace(self, share=folders.to_share(self.share))
+        kept.checked(self.keep)
+        return replace(self, share=folders.to_share(self.share), root=roots.checked(self.root))
+
+    def modules(self) -> dict[str, tuple[str, ...]]:
+        """The modules of the kernel that this asks for, by what asks for them."""
+        asked: dict[str, tuple[str, ...]] = {}
+        if self.root is not None:
+            asked[f"root {self.root}"] = roots.MODULES
+        if self.keep is not None:
+            asked[f"files kept as {self.keep}"] = kept.MODULES
+        return asked
 
 
 @dataclass(slots=True)
@@ -76,6 +92,7 @@ class Surroundings:
     log_dir: Path
     accelerator: str
     live_console: Callable[[str], Sink] | None = None
+    kept: kept.Kept | None = None
 
 
 class Guest:
@@ -158,6 +175,12 @@ class Guest:
             settings["net"] = "1"
         if share is not None:
             settings["share"] = "rw" if config.share_writable else "ro"
+        root = roots.checked(config.root)
+        if root is not None:
+            settings["root"] = "1"
+        image = around.kept.image(self.name) if around.kept is not None else None
+        if image is not None:
+            settings["keep"] = "1"
         debugger = debug.gdb_arguments(self._gdb_address) if self._gdb_address else []
         return machine.MachineConfig(
             name=self.name,
@@ -175,6 +198,8 @@ class Guest:
             hca_sockets=[hca.socket_path for hca in self.hcas],
             share=share,
             share_writable=config.share_writable,
+            root=root,
+            kept=image,
             iommu=config.iommu,
             accelerator=around.accelerator,
             extra_arguments=[*config.qemu_arguments, *debugger],
@@ -190,6 +215,8 @@ class Guest:
         if self.config.share is not None and self.run(["grep", "-q", " /mnt/share 9p ", "/proc/mounts"]).returncode:
             what = "the shared folder could not be mounted; the kernel needs 9p and 9pnet_virtio for that"
             raise self._explained(GuestError(f"{self.name}: {what}"))
+        if (self.config.root or self.config.keep) and self.run(["test", "-e", "/run/vhca/root"]).returncode:
+            raise self._explained(GuestError(f"{self.name}: its root could not be mounted"))
         if self.config.autoload and self.hcas:
             try:
                 self.run(["modprobe", "-a", *HCA_MODULES], timeout_s=self.config.boot_timeout_s, check=True)
@@ -220,6 +247,12 @@ class Guest:
         text += last_lines(tail(self.console_path, _TAIL_BYTES), 15, "  ") or "  (nothing)"
         return GuestError(text)
 
+    def write_back(self) -> None:
+        """Let a guest that keeps files write what is in its memory, so that nothing of them is lost."""
+        if self.config.keep is not None and self.alive and self.panic is None:
+            with contextlib.suppress(GuestError, OSError):
+                self.run(["busybox", "sync"], timeout_s=_WRITE_BACK_S)
+
     def kill(self) -> None:
         """End the guest at once, as if its power were cut."""
         if self._agent is not None:  # first, so that calls end with the true reason
@@ -246,7 +279,7 @@ class Guest:
         self._powered_s = time.monotonic()
         # A fast machine is down before it has said that the program began; whether it came back is asked next.
         with contextlib.suppress(GuestError, OSError):
-            self.popen(["/usr/bin/busybox", "reboot", "-f"]).wait(20)
+            self.popen(["busybox", "reboot", "-f"]).wait(20)
         self._came_back(boots, timeout_s)
 
     def reset(self, timeout_s: float | None = None) -> None:

@@ -447,11 +447,23 @@ def _become(
     os._exit(127)
 
 
+def _enter(root: str) -> None:
+    """Make a folder the root. What is imported when it is needed, by `os` too, is not to be found from there."""
+    import fcntl  # noqa: F401
+    import time  # noqa: F401
+    import warnings  # noqa: F401
+
+    os.chroot(root)
+    os.chdir("/")
+    os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/vhca/bin"
+
+
 def main() -> None:
-    """`guest_agent.py PORT SYNC BEGUN STARTED`: serve the port (a path, or `fd:N`).
+    """`guest_agent.py PORT SYNC BEGUN STARTED [ROOT]`: serve the port (a path, or `fd:N`).
 
     SYNC is the sync word in hexadecimal; BEGUN and STARTED tell, in seconds of the kernel's clock, when the power-up
-    sequence began and when it started this program.
+    sequence began and when it started this program. ROOT: what is to be the root of all that is run and
+    copied.
     """
     where, sync, moments = sys.argv[1], bytes.fromhex(sys.argv[2]), [os.fsencode(word) for word in sys.argv[3:5]]
     if where.startswith("fd:"):
@@ -463,6 +475,8 @@ def main() -> None:
     # work still answers. Commands do not inherit it.
     with _suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    if sys.argv[5:]:
+        _enter(sys.argv[5])
     Agent(port, sync, moments).serve()
 
 

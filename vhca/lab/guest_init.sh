@@ -12,7 +12,7 @@ busybox mount -a -T $mount/then
 ulimit -l unlimited
 ulimit -n 65536
 
-index=0 count=1 sync= share= net=
+index=0 count=1 sync= share= net= root= keep=
 read -r line </proc/cmdline
 for word in $line; do
     case $word in
@@ -21,6 +21,8 @@ for word in $line; do
     vhca.sync=*) sync=${word#*=} ;;
     vhca.share=*) share=${word#*=} ;;
     vhca.net=*) net=${word#*=} ;;
+    vhca.root=*) root=${word#*=} ;;
+    vhca.keep=*) keep=${word#*=} ;;
     esac
 done
 agent_port() {
@@ -56,6 +58,58 @@ if [ -n "$share" ]; then
     mount -t 9p -o "trans=virtio,version=9p2000.L,msize=262144,cache=none,$share" share /mnt/share ||
         echo "vhca: the shared folder could not be mounted" >/dev/console
 fi
+# What programs have for their root if it is a folder of the host, or if what is changed in it is kept: an overlay, of
+# which the lower part is never written.
+all=/usr/lib/vhca/root/all
+overlay() {
+    below=/usr/lib/vhca/root/below above=/usr/lib/vhca/root/above
+    mkdir -p $all $below $above
+    if [ -n "$root" ]; then
+        modprobe -q -a 9pnet_virtio 9p
+        mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro root $below || return 1
+    else
+        mount -o bind / $below || return 1
+    fi
+    if [ -n "$keep" ]; then
+        modprobe -q -a virtio_blk ext4
+        for disk in /sys/block/vd*; do
+            [ -e "$disk/serial" ] && read -r serial <"$disk/serial" && [ "$serial" = vhca-kept ] && break
+        done
+        # what was written a second ago survives the kernel
+        mount -t ext4 -o nodelalloc,commit=1,discard "/dev/${disk##*/}" $above || return 1
+    else
+        mount -t tmpfs above $above || return 1
+    fi
+    mkdir -p $above/upper $above/work /run/vhca/bin /run/vhca/modules
+    modprobe -q overlay
+    mount -t overlay -o lowerdir=$below,upperdir=$above/upper,workdir=$above/work root $all || return 1
+    cp /usr/bin/busybox /usr/bin/wait-for /run/vhca/bin/
+    cp /etc/hosts /run/vhca/
+    /run/vhca/bin/busybox --install -s /run/vhca/bin
+    mount -o bind /usr/lib/modules /run/vhca/modules
+    for place in dev proc sys run tmp; do
+        mkdir -p $all/$place
+        busybox mount -o rbind /$place $all/$place || return 1
+    done
+    # inside, where a link leads to what programs find there
+    chroot $all /run/vhca/bin/busybox sh -c '
+        export PATH=/run/vhca/bin
+        mkdir -p /root /etc /mnt/share /lib/modules
+        rm -f /etc/hosts
+        cp /run/vhca/hosts /etc/hosts
+        mount -o bind /run/vhca/modules /lib/modules
+    ' || return 1
+    [ -z "$share" ] || mount -o bind /mnt/share $all/mnt/share || return 1
+    : >/run/vhca/root
+}
+if [ -n "$root$keep" ]; then
+    overlay || {
+        all=
+        echo "vhca: the root could not be mounted" >/dev/console
+    }
+else
+    all=
+fi
 cd /root
 # A module just loaded has its ports, and their names, a little later: the host announces them by messages.
 tries=50
@@ -73,7 +127,7 @@ echo "vhca: g$index is up, $up s after power-on" >/dev/console
 while :; do
     [ -n "$port" ] || agent_port
     read -r up _ </proc/uptime
-    [ -z "$port" ] || python3 -I -S -X frozen_modules=on -X utf8 /usr/lib/vhca/guest_agent.pyc "$port" "$sync" "$begun" "$up" </dev/null >/dev/console 2>&1
+    [ -z "$port" ] || python3 -I -S -X frozen_modules=on -X utf8 /usr/lib/vhca/guest_agent.pyc "$port" "$sync" "$begun" "$up" $all </dev/null >/dev/console 2>&1
     [ -z "$port" ] || echo "vhca: the agent ended with $?" >/dev/console
     sleep 1
 done

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,16 +23,20 @@ from vhca.lab.cache import Cache, Progress
 from vhca.lab.cpio import CpioWriter
 from vhca.lab.elf import modinfo, needed_libraries, read_module
 from vhca.lab.errors import ImageError
-from vhca.lab.guest_system import LIBRARIES, PYTHON, TESTS, guest_root, loader
+from vhca.lab.guest_system import LIBRARIES, MERGED, TESTS, guest_root, loader, python_of
 from vhca.lab.kernels import Kernel, module_name
 
 _RECIPE: Final = "1"  # part of every key: raise it when the code below puts other things into an image
 _BASE_RECIPE: Final = "3"  # the same, for the base archive alone
 _END_BYTES: Final = 1024  # of an archive: its last entry, and what fills its last block
 _HERE: Final = Path(__file__).resolve().parent
+# What of ours runs in guests: beside this file -> in a guest.
+_SCRIPTS: Final = {"guest_init.sh": "init", "guest_wait_for.sh": "usr/bin/wait-for"}
 _KEPT_SHARE: Final = ("usr/share/misc", "usr/share/iproute2", "usr/share/terminfo", TESTS)
-#: Folders of packages that no guest has use for.
-SKIPPED: Final = tuple(
+_PYTHON: Final = "usr/lib/python3.N"
+_PYTHON_VERSION: Final = re.compile(r"^usr/lib/python3\.\d+/")
+# Folders of packages that no guest has use for.
+_SKIPPED: Final = tuple(
     f"{folder}/"
     for folder in (
         "usr/include usr/lib/systemd usr/lib/udev usr/lib/tmpfiles.d usr/lib/valgrind usr/lib/init"
@@ -40,7 +45,7 @@ SKIPPED: Final = tuple(
         f" {LIBRARIES}/pkgconfig {LIBRARIES}/security"
     ).split()
 ) + tuple(
-    f"{PYTHON}/{folder}/"
+    f"{_PYTHON}/{folder}/"
     for folder in [
         "ensurepip",
         "idlelib",
@@ -57,9 +62,9 @@ SKIPPED: Final = tuple(
     ]
 )
 # Programs that would bring in large libraries and that no RDMA work needs.
-_LEFT_OUT: Final = ("usr/sbin/arpd", f"{PYTHON}/lib-dynload/_dbm", f"{PYTHON}/lib-dynload/_sqlite3")
+_LEFT_OUT: Final = ("usr/sbin/arpd", f"{_PYTHON}/lib-dynload/_dbm", f"{_PYTHON}/lib-dynload/_sqlite3")
 # Loaded by name at run time, so no program asks for them in its header.
-_PLUGINS: Final = (f"{LIBRARIES}/libibverbs/", "usr/lib/python3/", f"{PYTHON}/lib-dynload/")
+_PLUGINS: Final = (f"{LIBRARIES}/libibverbs/", "usr/lib/python3/", f"{_PYTHON}/lib-dynload/")
 _DEVICES: Final = (("console", 0o600, 5, 1), ("null", 0o666, 1, 3), ("kmsg", 0o644, 1, 11))
 _TEXTS: Final = {
     "etc/passwd": "root:x:0:0:root:/root:/usr/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/bin/false\n",
@@ -69,8 +74,8 @@ _TEXTS: Final = {
     "etc/security/limits.conf": "* - memlock unlimited\n",
     # Not Debian, only made of its packages: a program that asks ID must not take this for a whole system.
     "etc/os-release": (
-        f'PRETTY_NAME="vhca guest (packages of Debian {pins.GUEST_SUITE})"\nNAME="vhca guest"\n'
-        f"ID=vhca\nID_LIKE=debian\nVERSION_CODENAME={pins.GUEST_SUITE}\n"
+        'PRETTY_NAME="vhca guest (packages of Debian {suite})"\nNAME="vhca guest"\n'
+        "ID=vhca\nID_LIKE=debian\nVERSION_CODENAME={suite}\n"
     ),
     "usr/lib/vhca/mount/first": "proc /proc proc\nsys /sys sysfs\ndevtmpfs /dev devtmpfs\n",
     "usr/lib/vhca/mount/then": (
@@ -139,22 +144,19 @@ HCA_MODULES: Final = ("mlx5_ib", "ib_umad", "ib_uverbs", "rdma_ucm")
 # ---- base ----
 
 
-def base_archive(cache: Cache, progress: Progress) -> Path:
-    """The cpio archive with everything but kernel modules."""
-    root = guest_root(cache, progress)
-    agent, init = _HERE / "guest_agent.py", _HERE / "guest_init.sh"
-    own = hashlib.sha256(
-        b"\0".join(
-            (_BASE_RECIPE.encode(), repr(_TEXTS).encode(), root.name.encode(), agent.read_bytes(), init.read_bytes())
-        )
-    )
-    key = own.hexdigest()[:16] + ".cpio"
+def base_archive(cache: Cache, progress: Progress, suite: str = pins.GUEST_SUITE) -> Path:
+    """The cpio archive with everything but kernel modules; its programs are of this suite."""
+    root = guest_root(cache, progress, suite)
+    agent = _HERE / "guest_agent.py"
+    scripts = {name: (_HERE / file).read_bytes() for file, name in _SCRIPTS.items()}
+    recipe = repr((_BASE_RECIPE, suite, _TEXTS, root.name, agent.read_bytes(), scripts))
+    key = hashlib.sha256(recipe.encode()).hexdigest()[:16] + ".cpio"
 
     def build(place: Path) -> None:
         progress.step("building the guest image")
         with place.open("wb") as stream:
             archive = CpioWriter(stream)
-            _write_base(archive, root, agent, init)
+            _write_base(archive, root, agent, scripts, suite)
             archive.close()
 
     return cache.obtain("image-base", key, build, progress, is_whole)
@@ -164,26 +166,28 @@ def programs(root: Path) -> tuple[list[str], list[str]]:
     """The names of the programs that an image of this root has: those of packages, and those that are busybox."""
     places = ("usr/bin/", "usr/sbin/")
     own = {name.rpartition("/")[2] for name, _ in _base_files(root) if name.startswith(places)} | {"sh"}
+    own |= {name.rpartition("/")[2] for name in _SCRIPTS.values() if name.startswith(places)}
     return sorted(own), [name for name in _busybox_applets(root) if name not in own]
 
 
 def base_names(root: Path) -> set[str]:
     """The files of this root's packages that the base has, by their names in a guest."""
-    return {name for name, _ in _base_files(root)} - _unneeded_libraries(root) | set(_TEXTS)
+    return {name for name, _ in _base_files(root)} - _unneeded_libraries(root) | set(_TEXTS) | set(_SCRIPTS.values())
 
 
-def _write_base(archive: CpioWriter, root: Path, agent: Path, init: Path) -> None:
+def _write_base(archive: CpioWriter, root: Path, agent: Path, scripts: Mapping[str, bytes], suite: str) -> None:
     for name in ("dev", "proc", "sys", "run", "tmp", "mnt", "var/tmp", "root", "etc"):
         archive.directory(name, 0o1777 if name.endswith("tmp") else 0o755)
-    for name in ("bin", "sbin", "lib", "lib64"):
+    for name in MERGED:
         archive.symlink(name, f"usr/{name}")
     archive.symlink("var/run", "/run")
     for name, mode, major, minor in _DEVICES:
         archive.device(f"dev/{name}", mode, major, minor)
-    archive.file("init", init.read_bytes(), 0o755)
+    for name, script in scripts.items():
+        archive.file(name, script, 0o755)
     archive.file("usr/lib/vhca/guest_agent.pyc", _compiled_agent(root, agent))
     for name, text in _TEXTS.items():
-        archive.file(name, text.encode())
+        archive.file(name, text.replace("{suite}", suite).encode())
     archive.symlink("etc/mtab", "/proc/self/mounts")
     for folder in ("pts", "shm"):
         archive.directory(f"usr/lib/vhca/mount/dev/{folder}")
@@ -213,7 +217,7 @@ def _compiled_agent(root: Path, agent: Path) -> bytes:
         target = Path(folder, "agent.pyc")
         code = "import py_compile,sys; py_compile.compile(sys.argv[1], sys.argv[2], 'guest_agent.py', doraise=True)"
         subprocess.run(
-            [*loader(root, "usr/bin/python3.13"), "-I", "-S", "-c", code, str(agent), str(target)],
+            [*loader(root, python_of(root)), "-I", "-S", "-c", code, str(agent), str(target)],
             env={"PYTHONHOME": str(root / "usr")},
             check=True,
             timeout=60,
@@ -230,14 +234,25 @@ def _base_files(root: Path) -> Iterator[tuple[str, Path]]:
         for file in sorted(files):
             path = Path(folder, file)
             name = path.relative_to(root).as_posix()
-            if _wanted(name):
+            if name not in MERGED and _wanted(name):
                 yield name, path
 
 
+def skipped(name: str) -> bool:
+    """Is it in a folder of packages that no guest has use for?"""
+    return _neutral(name).startswith(_SKIPPED)
+
+
+def _neutral(name: str) -> str:
+    """A name in a guest, whatever version of Python the guest has."""
+    return _PYTHON_VERSION.sub(f"{_PYTHON}/", name)
+
+
 def _wanted(name: str) -> bool:
+    name = _neutral(name)
     if name.startswith("usr/share/") and not name.startswith(_KEPT_SHARE):
         return False
-    if name.startswith((*SKIPPED, *_LEFT_OUT)) or f"{PYTHON}/config-" in name:
+    if name.startswith((*_SKIPPED, *_LEFT_OUT)) or f"{_PYTHON}/config-" in name:
         return False
     return not name.endswith((".a", ".la", ".pl", ".pyi"))
 
@@ -247,7 +262,7 @@ def _unneeded_libraries(root: Path) -> set[str]:
     files = dict(_base_files(root))
     libraries = {Path(name).name: name for name in files if name.startswith(LIBRARIES + "/") and ".so" in name}
     inside = {name for name in libraries.values() if name.count("/") == LIBRARIES.count("/") + 1}
-    queue = [n for n in files if n.startswith(("usr/bin/", "usr/sbin/", *_PLUGINS)) and n not in inside]
+    queue = [n for n in files if _neutral(n).startswith(("usr/bin/", "usr/sbin/", *_PLUGINS)) and n not in inside]
     # opened by the C library when they are needed: name services, and what ends a thread
     queue += [n for n in files if n.startswith(LIBRARIES) and ("/libnss_" in n or "/libgcc_s.so" in n)]
     used: set[str] = set()
@@ -306,12 +321,6 @@ def close_over_dependencies(wanted: Sequence[str], kernel: Kernel) -> dict[str, 
 def modules_archive(kernel: Kernel, cache: Cache, progress: Progress, extra: Sequence[str] = ()) -> Path:
     """The cpio archive with one kernel's modules and their tables."""
     wanted = sorted({module_name(name) for name in (*MODULES, *extra)})
-    absent = [n for n in extra if module_name(n) not in kernel.modules and module_name(n) not in kernel.builtin]
-    if absent:
-        raise ImageError(
-            f"kernel {kernel.release} has no module {', '.join(absent)} ({kernel.origin})",
-            "correct the name, or build the kernel with it",
-        )
     recipe = repr((_RECIPE, kernel.identity, wanted))
     key = hashlib.sha256(recipe.encode()).hexdigest()[:16] + ".cpio"
 
@@ -363,10 +372,15 @@ def is_whole(archive: Path) -> bool:
 
 
 def build_image(
-    kernel: Kernel, cache: Cache, progress: Progress, extra_modules: Sequence[str] = (), extra: Path | None = None
+    kernel: Kernel,
+    cache: Cache,
+    progress: Progress,
+    extra_modules: Sequence[str] = (),
+    extra: Path | None = None,
+    suite: str = pins.GUEST_SUITE,
 ) -> Path:
     """The initramfs for a kernel: base, modules and, if there is one, the archive `extra`, one behind the other."""
-    base = base_archive(cache, progress)
+    base = base_archive(cache, progress, suite)
     modules = modules_archive(kernel, cache, progress, extra_modules)
     parts = [base, modules, *([extra] if extra is not None else [])]
     key = "-".join(part.stem for part in parts) + ".cpio"

@@ -117,7 +117,7 @@ class KernelWatch:
         """The kernel's log of this boot, each line with its priority; empty if the guest does not tell."""
         if self.panic is None and self._guest.alive:
             with contextlib.suppress(LabError, OSError):
-                return self._guest.agent.run(["/usr/bin/busybox", "dmesg", "-r"], timeout_s=_DMESG_S).stdout
+                return self._guest.agent.run(["busybox", "dmesg", "-r"], timeout_s=_DMESG_S).stdout
         return ""
 
     def take(self) -> list[Report]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 from vhca import DEFAULT_KERNEL
 from vhca.chip.rack_config import CardConfig, RackConfig
 from vhca.hw.identity import MTU_BYTES
-from vhca.lab import boot_times, debug, folders, opensm
+from vhca.lab import boot_times, debug, folders, kept, opensm, suites
 from vhca.lab import qemu as machine
 from vhca.lab.agent_process import Process, Sink
 from vhca.lab.cache import Cache, Progress
@@ -60,6 +60,7 @@ class Lab:
         modules_dir: Path | None = None,
         extra_modules: Sequence[str] = (),
         extra_packages: Sequence[str] = (),
+        suite: str | None = None,
         log_dir: str | Path | None = None,
         keep_logs: bool = False,
         live_console: Callable[[str], Sink] | None = None,
@@ -77,8 +78,9 @@ class Lab:
         which is started when the guests are up; then M_Keys are off, unless `rack` has one that OpenSM is told.
         `spare_hcas`: cards that are plugged into no guest, behind the others in :attr:`hcas`. `kernel`: a version, a
         build tree, a folder or archive with a kernel, or a bzImage, whose modules are in `modules_dir`;
-        `extra_modules`, `extra_packages`: kernel modules and Debian packages (nothing of them is run) that guests get
-        beside the usual ones. `log_dir`: where logs go; they stay there. They tell
+        `extra_modules`, `extra_packages`: kernel modules, and Debian packages (nothing of them is run) or sets of them
+        (:mod:`vhca.lab.sets`), that guests get beside the usual ones; `suite`: of Debian, that all packages of guests
+        are from, such as forky. `log_dir`: where logs go; they stay there. They tell
         what is in guests' memory: the folder is made for its owner alone, and one that somebody else owns or may write
         to is refused. Without it they go to a temporary folder, removed after a run that did not fail unless
         `keep_logs`. `live_console`: called with a guest's name; what it returns is called with what the console prints,
@@ -112,6 +114,11 @@ class Lab:
                 f"{len(cards)} cards: one switch joins them, and it has {MAX_CARDS} ports", "take fewer guests or cards"
             )
         self.guest_config = (guest if guest is not None else GuestConfig()).checked()
+        if self.guest_config.root is not None and (extra_packages or suite is not None):
+            raise LabError(
+                f"packages are added to guests' own system, and {self.guest_config.root} takes its place",
+                "install them in that root, or leave it out",
+            )
         self.guest_count = guests
         self.kernel_spec = kernel
         self.guests: list[Guest] = []
@@ -130,10 +137,12 @@ class Lab:
         self._extra_modules = extra_modules
         self._schedule = schedule
         self._extra_packages = extra_packages
+        self._suite = suites.checked(suite)
         self._rack_factory = rack_factory or self._own_rack
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
         self._network: Network | None = None
+        self._kept: kept.Kept | None = None
         self._socket_dir: Path | None = None
         self._started = False
         self._failed = False
@@ -222,12 +231,17 @@ class Lab:
             modules_dir=self._modules_dir,
             extra_modules=self._extra_modules,
             extra_packages=self._extra_packages,
+            suite=self._suite,
+            needed=self.guest_config.modules(),
             cache=self._cache,
         )
         self.accelerator = machine.accelerator()
         _LIVING.add(self)
         try:
             self._make_folders()
+            if self.guest_config.keep is not None:
+                over = self.guest_config.root or f"packages of {self._suite}"
+                self._kept = kept.claim(self._cache, self.guest_config.keep, str(over))
             self._start_rack()
             self._start_guests()
             cpus = self.guest_config.cpus
@@ -263,7 +277,9 @@ class Lab:
     def _start_guests(self) -> None:
         self._network = Network(self.guest_count)
         hcas = iter(self.hcas)
-        around = Surroundings(self.prepared, self.guest_count, self.log_dir, self.accelerator, self._live_console)
+        around = Surroundings(
+            self.prepared, self.guest_count, self.log_dir, self.accelerator, self._live_console, self._kept
+        )
         for index, end in enumerate(self._network.ends):
             address = self.gdb_address(index)
             own = list(islice(hcas, self._cards_of_guest[index]))
@@ -309,7 +325,11 @@ class Lab:
             _LIVING.discard(self)
             self._failed = self._failed or failed
             for guest in self.guests:
+                guest.write_back()
+            for guest in self.guests:
                 guest.kill()
+            if self._kept is not None:
+                self._kept.close()
             if self.rack is not None:
                 with contextlib.suppress(Exception):
                     self.rack.stop()

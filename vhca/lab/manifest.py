@@ -40,14 +40,14 @@ class Manifest:
     absent: Sequence[str]  # of the same list, that this kernel does not have
 
 
-def manifest(kernel: Kernel, cache: Cache, progress: Progress) -> Manifest:
-    """The manifest of a guest with this kernel. Fetches the guest's packages if they are not in the cache."""
-    root = guest_root(cache, progress)
+def manifest(kernel: Kernel, cache: Cache, progress: Progress, suite: str = pins.GUEST_SUITE) -> Manifest:
+    """The manifest of a guest of this suite with this kernel. Fetches the packages if they are not in the cache."""
+    root = guest_root(cache, progress, suite)
     files, applets = programs(root)
     wanted = [module_name(name) for name in MODULES]
     modules = close_over_dependencies(wanted, kernel)
     return Manifest(
-        suite=pins.GUEST_SUITE,
+        suite=suite,
         packages=packages(root),
         programs=files,
         applets=applets,

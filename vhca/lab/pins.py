@@ -21,24 +21,6 @@ TSHARK_PACKAGES: Final = ("tshark",)
 HOST_TOOL_PACKAGES: Final = ("ibsim-utils", "infiniband-diags", "opensm", "ibutils")
 HOST_TOOLS_WITHOUT: Final = frozenset(["debconf", "init-system-helpers", "tzdata"])
 
-# What ucx_perftest needs beside what a guest has; the packages have more dependencies, for graphics processors.
-UCX_PACKAGES: Final = (
-    "libcap2",
-    "libevent-core-2.1-7t64",
-    "libevent-pthreads-2.1-7t64",
-    "libfabric1",
-    "libgomp1",
-    "libhwloc15",
-    "libmunge2",
-    "libnuma1",
-    "libopenmpi40",
-    "libpmix2t64",
-    "libpsm2-2",
-    "libucx0",
-    "libudev1",
-    "ucx-utils",
-)
-
 GUEST_SUITE: Final = "trixie"
 GUEST_PACKAGES: Final = (
     "bash",
@@ -102,6 +84,23 @@ GUEST_WITHOUT: Final = frozenset(
         "udev",
     ]
 )
+
+# What has another name in other suites.
+OTHER_SUITES_WITHOUT: Final = frozenset(
+    [
+        "libdb5.3",
+        "libgdbm-compat4",
+        "libgdbm6",
+        "libperl5.36",
+        "libperl5.42",
+        "perl-modules-5.36",
+        "perl-modules-5.42",
+        "usrmerge",
+    ]
+)
+
+# What iproute2 of other suites needs.
+OTHER_SUITES_WITH: Final = frozenset(["libbsd0", "libmd0"])
 
 # Left out of what packages that are asked for by name bring with them: what a guest goes without (but libraries), and
 # what drives graphics processors, of which a guest has none: communication libraries ask for 300 MB of it.

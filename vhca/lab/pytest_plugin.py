@@ -64,7 +64,7 @@ class _Pool:
         self._folders = folders
         self._artefacts = artefacts
         self._shared: dict[str, Lab] = {}  # by configuration, the one used longest ago first
-        self._refused: dict[tuple[str, str], str] = {}  # kernel, packages -> why this host cannot boot them
+        self._refused: dict[tuple[str, ...], str] = {}  # kernel, packages, suite -> why this host cannot boot them
         self._number = 0
         self.skipped: dict[str, int] = {}  # why -> how many tests
         self.current: Lab | None = None
@@ -94,7 +94,7 @@ class _Pool:
         from vhca.lab import Lab, Progress
         from vhca.lab.errors import ImageError, KernelError, PackageError, QemuError
 
-        asked = str(arguments.get("kernel", "")), str(arguments.get("extra_packages", ""))
+        asked = tuple(str(arguments.get(name, "")) for name in ("kernel", "extra_packages", "suite"))
         if asked in self._refused:
             raise _CannotRun(self._refused[asked])
         self._number += 1

@@ -189,6 +189,8 @@ class MachineConfig:
     hca_sockets: Sequence[Path] = ()
     share: Path | None = None
     share_writable: bool = True
+    root: Path | None = None
+    kept: Path | None = None
     iommu: bool = False
     accelerator: str = "tcg"
     extra_arguments: Sequence[str] = ()
@@ -255,6 +257,17 @@ def command_line(config: MachineConfig) -> list[str]:
             f"local,id=share,path={_escape(config.share)},security_model=none,multidevs=remap{readonly}",
         ]
         arguments += ["-device", "virtio-9p-pci,fsdev=share,mount_tag=share"]
+    if config.root is not None:
+        arguments += [
+            "-fsdev",
+            f"local,id=root,path={_escape(config.root)},security_model=none,multidevs=remap,readonly=on",
+        ]
+        arguments += ["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]
+    if config.kept is not None:
+        disk = {"driver": "file", "filename": str(config.kept), "discard": "unmap"}
+        arguments += ["-blockdev", json.dumps({"driver": "raw", "node-name": "kept", "discard": "unmap", "file": disk})]
+        # a full disk of the host is an error for the guest, not the end of its machine
+        arguments += ["-device", "virtio-blk-pci,drive=kept,serial=vhca-kept,werror=report,rerror=report"]
     for index, path in enumerate(config.hca_sockets):
         arguments += hca_arguments(path, index, config.message_timeout_ms)
     return [*arguments, *config.extra_arguments]

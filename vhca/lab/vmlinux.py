@@ -24,7 +24,7 @@ from typing import Final
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.elf import notes
 from vhca.lab.errors import ImageError
-from vhca.lab.guest_system import guest_root, loader
+from vhca.lab.guest_system import guest_root, loader, python_of
 from vhca.lab.kernels import Kernel
 
 _RECIPE: Final = "1"  # part of every key: raise it when the code below makes other files
@@ -168,7 +168,7 @@ def _payload(image: bytes) -> bytes:
 def _unpacked_zstd(packed: bytes, size: int, root: Path) -> bytes:
     try:
         done = subprocess.run(
-            [*loader(root, "usr/bin/python3.13"), "-I", "-S", "-c", _ZSTD, str(size)],
+            [*loader(root, python_of(root)), "-I", "-S", "-c", _ZSTD, str(size)],
             env={"PYTHONHOME": str(root / "usr")},
             input=packed,
             capture_output=True,

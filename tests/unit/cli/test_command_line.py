@@ -193,7 +193,18 @@ def test_options_reach_the_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr("vhca.lab.Lab", lambda **arguments: got.update(arguments))
     words = ["--guests", "2", "--hcas", "3", "--memory", "700", "--cpus", "4", "--kernel", "bz", "--no-autoload"]
     words += ["--share", str(tmp_path), "--modules", str(tmp_path), "--keep-logs", "--log-dir", str(tmp_path / "logs")]
-    words += ["--module", "rpcrdma", "--module", "nfsd", "--package", "nvme-cli"]
+    words += [
+        "--module",
+        "rpcrdma",
+        "--module",
+        "nfsd",
+        "--package",
+        "nvme-cli",
+        "--tools",
+        "gdb,perf",
+        "--suite",
+        "forky",
+    ]
     make_lab(parser().parse_args(["run", *words, "--boot-timeout", "9", "--card-memory", "512M"]), Progress(quiet=True))
     assert (got["guests"], got["hcas_per_guest"], got["kernel"], got["modules_dir"]) == (2, 3, "bz", tmp_path)
     assert got["guest"] == GuestConfig(
@@ -201,7 +212,8 @@ def test_options_reach_the_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     )
     assert got["card"] == CardConfig(memory=512 << 20)
     assert (got["keep_logs"], got["log_dir"]) == (True, tmp_path / "logs")
-    assert (got["extra_modules"], got["extra_packages"]) == (["rpcrdma", "nfsd"], ["nvme-cli"])
+    assert (got["extra_modules"], got["extra_packages"]) == (["rpcrdma", "nfsd"], ["nvme-cli", "gdb", "perf"])
+    assert got["suite"] == "forky"
 
 
 def test_serve_advises_a_card_of_each_socket() -> None:
@@ -335,3 +347,39 @@ def test_faults_reach_the_cards_that_are_named(
     with pytest.raises(SystemExit):
         main(["serve", "--dir", "x", "--fault", "h0 command any lots"])
     assert "knows no 'lots' (did you mean lost?)" in capsys.readouterr().err
+
+
+def test_sets_and_kept_files_are_listed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vhca.lab import Cache, kept
+
+    monkeypatch.setenv("VHCA_CACHE", str(tmp_path))
+    assert main(["guest", "sets"]) == 0
+    assert "openmpi-bin python3-mpi4py" in capsys.readouterr().out
+    kept.claim(Cache(), "work", "packages of trixie").close()
+    assert main(["guest", "kept"]) == 0
+    assert "packages of trixie" in capsys.readouterr().out
+    assert main(["guest", "kept", "--remove", "work"]) == 0
+    assert main(["guest", "kept"]) == 0
+    assert capsys.readouterr().out == "nothing is kept\n"
+    with pytest.raises(SystemExit):
+        main(["guest", "sets", "--remove", "work"])
+    assert "vhca guest kept --remove NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--root", "/nowhere"], "there is no folder /nowhere that could be a root"),
+        (["--keep", "../x"], "is no name for kept files"),
+        (["--suite", "woody"], "guests cannot be made of a suite 'woody'; there are trixie"),
+        (["--tools", "vi"], "there is no tool vi; there are gdb, perf"),
+    ],
+)
+def test_what_guests_cannot_be_made_of_is_told_by_the_command_line(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", *words, "--", "true"])
+    assert why in capsys.readouterr().err

@@ -10,6 +10,7 @@ from vhca.lab import extras, pins
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.cpio import read_archive
 from vhca.lab.errors import ImageError, PackageError
+from vhca.lab.guest_system import merge_folders
 from vhca.lab.packages import PackageFile, PackageStore
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -28,6 +29,8 @@ class Roots:
         monkeypatch.setattr(extras, "base_names", lambda root: self.present)
 
     def put(self, name: str, *needs: str, base: bool = False) -> None:
+        if not base and not (self.root / "lib").is_symlink():
+            merge_folders(self.root)
         path = (self.base if base else self.root) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -110,7 +113,7 @@ def test_the_archive_has_what_is_not_in_the_guest_and_comes_from_the_cache_again
 
     def place(debs: object, root: Path, *_: object) -> None:
         for name in ("usr/bin/tool", "etc/tool.conf"):
-            (root / name).parent.mkdir(parents=True)
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(name)
         (root / "usr/bin/tool").chmod(0o755)
         (root / "usr/bin/link").symlink_to("tool")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from vhca.lab import elf, image
-from vhca.lab.cache import Cache, Progress
 from vhca.lab.cpio import CpioWriter
 from vhca.lab.errors import ImageError
 from vhca.lab.kernels import Kernel
+from vhca.lab.module_names import check_modules
 
 
 def module(**info: str) -> bytes:
@@ -76,9 +76,12 @@ def test_modules_come_with_all_they_depend_on(tmp_path: Path) -> None:
 
 
 def test_a_module_asked_for_by_name_must_exist(tmp_path: Path) -> None:
-    own = kernel(tmp_path / "k", {"here": module()}, frozenset({"built_in"}))
-    with pytest.raises(ImageError, match="no module nowhere"):
-        image.modules_archive(own, Cache(tmp_path / "c"), Progress(quiet=True), ["here", "built_in", "nowhere"])
+    own = kernel(tmp_path / "k", {"here_it_is": module()}, frozenset({"built_in"}))
+    check_modules(own, ["here-it-is", "built_in"])
+    with pytest.raises(ImageError, match=r"--x: kernel .* has no module nowhere, rpcrdma \(CONFIG_SUNRPC_XPRT_RDMA\)"):
+        check_modules(own, ["rpcrdma", "here-it-is", "built_in", "nowhere"], "--x")
+    with pytest.raises(ImageError, match="if it is a slip: there is here_it_is"):
+        check_modules(own, ["here_it_si"])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads this host's ELF programs")
@@ -121,8 +124,9 @@ def test_a_missing_library_is_found_when_the_image_is_built(tmp_path: Path) -> N
     assert image._unneeded_libraries(tmp_path) == {"usr/lib/x86_64-linux-gnu/libspare.so.1"}
 
 
-def test_the_power_up_script_has_no_syntax_error() -> None:
-    subprocess.run(["sh", "-n", str(Path(image.__file__).with_name("guest_init.sh"))], check=True)
+@pytest.mark.parametrize("script", ["guest_init.sh", "guest_wait_for.sh"])
+def test_a_script_of_guests_has_no_syntax_error(script: str) -> None:
+    subprocess.run(["sh", "-n", str(Path(image.__file__).with_name(script))], check=True)
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])

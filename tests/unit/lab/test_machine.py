@@ -68,6 +68,18 @@ def test_descriptors_and_paths_are_handed_over() -> None:
     assert options(readonly, "-fsdev")[0].endswith("readonly=on")
 
 
+def test_a_root_is_read_only_and_kept_files_are_a_disk_that_fails_softly() -> None:
+    arguments = qemu.command_line(config(root=Path("/my,root"), kept=Path("/my,kept.img")))
+    (served,) = options(arguments, "-fsdev")
+    assert served.startswith("local,id=root,path=/my,,root,")
+    assert served.endswith(",readonly=on")
+    (disk,) = (json.loads(text) for text in options(arguments, "-blockdev"))
+    assert (disk["driver"], disk["file"]["filename"]) == ("raw", "/my,kept.img")
+    (device,) = (text for text in options(arguments, "-device") if text.startswith("virtio-blk"))
+    assert "serial=vhca-kept" in device
+    assert "werror=report" in device
+
+
 def test_settings_reach_the_kernel_command_line() -> None:
     arguments = qemu.command_line(config(kernel_arguments={"index": "3"}, extra_kernel_arguments="debug"))
     words = options(arguments, "-append")[0].split()

@@ -51,11 +51,11 @@ def test_programs_are_the_image_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.setattr(image, "_busybox_applets", lambda _: ["ls", "vi"])
-    assert image.programs(tmp_path) == (["ls", "opensm", "sh"], ["vi"])
+    assert image.programs(tmp_path) == (["ls", "opensm", "sh", "wait-for"], ["vi"])
 
 
 def test_the_guest_says_what_it_is_made_of_and_does_not_claim_to_be_debian() -> None:
-    lines = image._TEXTS["etc/os-release"].splitlines()
+    lines = image._TEXTS["etc/os-release"].format(suite=pins.GUEST_SUITE).splitlines()
     assert "ID=vhca" in lines
     assert "ID_LIKE=debian" in lines
     assert f"VERSION_CODENAME={pins.GUEST_SUITE}" in lines

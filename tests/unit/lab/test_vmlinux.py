@@ -166,6 +166,8 @@ def test_guests_python_that_does_not_run_is_told(tmp_path: Path, monkeypatch: py
         raise FileNotFoundError("ld-linux")
 
     monkeypatch.setattr(subprocess, "run", missing)
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/python3.13").touch()
     with pytest.raises(ImageError, match="cannot be run on the host"):
         boot(tmp_path, bzimage(sized(b"\x28\xb5\x2f\xfd", b"x")))
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from vhca.cli import status
+from vhca.cli.guest_options import extras
 from vhca.cli.options import add_lab_options, make_lab
 
 NAME: Final = "demo"
@@ -62,8 +63,8 @@ def execute(options: argparse.Namespace) -> int:
         progress,
         options.kernel,
         modules_dir=options.modules,
-        extra_modules=options.module,
-        extra_packages=options.package,
+        **extras(options),
+        needed=lab.guest_config.modules(),
         cache=cache,
     )
     try:

@@ -7,21 +7,22 @@ import sys
 from typing import Final
 
 from vhca.cli import status
-from vhca.cli.options import add_extra_options, add_kernel_options
+from vhca.cli.guest_options import add_extra_options, extras
+from vhca.cli.options import add_kernel_options
 
 NAME: Final = "fetch"
 SUMMARY: Final = "fetch QEMU, a kernel and the guest's packages into the cache"
 DESCRIPTION: Final = """\
 Fetch everything that guests need into the cache: QEMU (if the host has none that is new enough), the kernel, and the
 packages of the guest system, of which the guest image is built; tshark (if the host has none), with which tests decode
-captures; UCX, which a test runs in guests; and the InfiniBand tools that `vhca fabric exec` runs.  Nothing is installed
-on the host.  Files come from the mirror that the host's own apt uses and are verified.  What is there already is not
-fetched again."""
+captures; and the InfiniBand tools that `vhca fabric exec` runs.  Nothing is installed on the host.  Files come from the
+mirror that the host's own apt uses and are verified.  What is there already is not fetched again."""
 EPILOG: Final = f"""\
 examples:
   vhca fetch
   vhca fetch --kernel 6.12
-  vhca fetch --package nvme-cli
+  vhca fetch --package nvme-cli --package ucx
+  vhca fetch --suite forky
   VHCA_CACHE=/srv/vhca vhca fetch
 
 exit codes:
@@ -41,7 +42,6 @@ def execute(options: argparse.Namespace) -> int:
     from vhca.lab import Cache, Progress, prepare
     from vhca.lab.host_tools import find_host_tools
     from vhca.lab.tshark import find_tshark
-    from vhca.lab.ucx import find_ucx
 
     cache = Cache()
     progress = Progress(sys.stderr, quiet=options.quiet)
@@ -49,12 +49,10 @@ def execute(options: argparse.Namespace) -> int:
         progress,
         options.kernel,
         modules_dir=options.modules,
-        extra_modules=options.module,
-        extra_packages=options.package,
+        **extras(options),
         cache=cache,
     )
     decoder = find_tshark(cache, progress)
-    ucx = find_ucx(cache, progress)
     tools = find_host_tools(cache, progress)
     if not options.quiet:
         version = ".".join(map(str, done.qemu.version))
@@ -62,6 +60,5 @@ def execute(options: argparse.Namespace) -> int:
         print(f"kernel  {done.kernel.release} ({done.kernel.origin})")
         print(f"image   {done.image}")
         print(f"tshark  {decoder.command[-1]} ({decoder.origin})")
-        print(f"UCX     {ucx}")
         print(f"tools   {tools.folder}")
     return status.OK

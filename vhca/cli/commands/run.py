@@ -40,6 +40,11 @@ examples:
   vhca run --trace run.html -- ibv_devinfo
   vhca run --findings -- sh -c 'ibv_devinfo; modprobe -r mlx5_ib'
   vhca run --module rpcrdma --package nvme-cli -- nvme list
+  vhca run --guests 2 --package ucx -- ucx_info -d
+  vhca run --suite forky -- ibv_devinfo
+  vhca run --root / -- ibv_devinfo
+  vhca run --keep work -- sh -c 'date >> /root/runs; cat /root/runs'
+  vhca run --memory 2G --tools perf,bpftrace -- perf stat -e cpu-clock ibv_devices
   vhca run --guests 2 --each --capture h1.pcapng --capture-port h1 -- sminfo
   vhca run --memory 2G --append 'loglevel=7 mlx5_ib.dyndbg=+p' -- dmesg
   vhca run --console --append loglevel=7 -- modprobe ib_ipoib

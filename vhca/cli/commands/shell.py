@@ -33,6 +33,8 @@ examples:
   vhca shell
   vhca shell --guests 3 --guest 1
   vhca shell --kernel ~/linux --share ~/work
+  vhca shell --root ~/trees/sid --keep work
+  vhca shell --package storage --tools gdb,trace-cmd
   vhca shell --capture h1.pcapng --capture-port h1
   vhca shell --gdb --boot-timeout 1h --kernel ~/linux
   vhca shell -- python3
