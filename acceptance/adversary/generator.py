@@ -62,6 +62,17 @@ def rules(seed: int, budget: int) -> list[str]:
     return list(found)
 
 
+def sweep() -> list[str]:
+    """Each command that a driver gives refused once, and its answer wrong once, in the order of its life."""
+    found: dict[str, None] = {}
+    for op in (*PROBE, *TRAFFIC, *REMOVAL):
+        found[f"command {op} nth=1 status=NO_RES_ERR"] = None
+        found[f"command {op} nth=2 status=NO_RES_ERR"] = None
+        if op not in REMOVAL:
+            found[f"command {op} nth=1 damage=11:0x1"] = None  # of what is made, its number
+    return list(found)
+
+
 def _command(chance: Random, among: tuple[tuple[str, ...], ...] = (PROBE, TRAFFIC, REMOVAL)) -> str:
     """A name of a command, and which one of them."""
     op = chance.choice(chance.choice(among))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from acceptance.adversary.bench import Sight
-from acceptance.adversary.generator import rules as generated
 from acceptance.adversary.minimise import minimise
 
 TOGETHER: Final = 3
@@ -31,27 +30,24 @@ class Finding:
 
 
 def search(
-    seed: int,
-    budget: int,
+    rules: Sequence[str],
     stand: Stand,
     tell: Callable[[str], None],
     together: int = TOGETHER,
     known: Sequence[str] = (),
 ) -> list[Finding]:
-    """Try as many rules as the budget says; findings with the same signature are told once.
+    """Try these rules, some at a time; findings with the same signature are told once.
 
     `known`: signatures that are not looked for.
     """
-    rules = generated(seed, budget)
     seen = set(known)
     findings = []
     for at in range(0, len(rules), together):
         some = rules[at : at + together]
         sight = stand.round(some)
         new = sight.signatures - seen
-        tell(
-            f"{at + len(some):4} of {budget}: {'; '.join(sorted(new)) if new else 'known' if sight.headlines else '-'}"
-        )
+        said = "; ".join(sorted(new)) or ("known" if sight.headlines else "-")
+        tell(f"{at + len(some):4} of {len(rules)}: {said}")
         if not new:
             continue
         finding = _least(some, sight, new, stand)

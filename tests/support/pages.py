@@ -26,7 +26,8 @@ from pathlib import Path
 
 PAGES = ("README.md", "docs/fabric.md", "docs/topologies.md", "docs/cluster.md", "docs/capture.md", "docs/runs.md",
          "docs/kernels.md", "docs/kernel-debugging.md", "docs/ci.md", "docs/lessons.md", "docs/tutorials.md",
-         "docs/upper-protocols.md", "docs/faults.md", "docs/findings.md", "docs/trace.md")  # fmt: skip
+         "docs/upper-protocols.md", "docs/faults.md", "docs/findings.md", "docs/trace.md", "docs/adversary.md",
+         "docs/museum.md")  # fmt: skip
 """Those whose every block of sh and Python is run, or says why it is not."""
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,6 +28,7 @@ COUNTS = {
     "docs/faults.md": (6, 0),
     "docs/findings.md": (2, 2),
     "docs/adversary.md": (1, 1),
+    "docs/museum.md": (0, 1),
     "docs/trace.md": (2, 2),
 }
 ALONE = [example for page in PAGES for example in examples(page) if example.mode == "alone"]

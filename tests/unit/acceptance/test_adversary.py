@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from acceptance.adversary.bench import Sight, signature
-from acceptance.adversary.generator import MOST_BUDGET, rules
+from acceptance.adversary.generator import MOST_BUDGET, PROBE, REMOVAL, TRAFFIC, rules, sweep
 from acceptance.adversary.minimise import minimise
 from acceptance.adversary.search import search
 from vhca.chip.fault_rules import parse_rule
+from vhca.wire.connectx.cmd import Op
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -34,6 +35,12 @@ def test_each_rule_parses_and_all_kinds_and_phases_come_up() -> None:
         assert ("event", action) in actions
     # a command that never ends is waited for a minute: no round has time for that
     assert ("command", "lost") not in actions
+
+
+def test_a_sweep_has_each_command() -> None:
+    made = [parse_rule(text) for text in sweep()]
+    assert {code for rule in made for code in rule.codes or ()} == {Op[name] for name in (*PROBE, *TRAFFIC, *REMOVAL)}
+    assert {rule.action for rule in made} == {"status", "damage"}
 
 
 @pytest.mark.parametrize("budget", [0, -1, MOST_BUDGET + 1])
@@ -89,7 +96,7 @@ def test_a_search_tells_each_complaint_once_with_the_rule_that_brings_it() -> No
     oops = "BUG: unable to handle page fault for address: ffffffffffffffea"
     stand = Stand({made[4]: oops, made[20]: oops.replace("ea", "f0"), made[25]: "WARNING: uverbs_destroy_ufile_hw"})
     told: list[str] = []
-    found = search(3, 30, stand, told.append)
+    found = search(made, stand, told.append)
     assert [(finding.rules, finding.headline) for finding in found] == [
         ((made[4],), oops),
         ((made[25],), "WARNING: uverbs_destroy_ufile_hw"),

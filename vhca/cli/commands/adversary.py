@@ -27,6 +27,7 @@ examples:
   vhca adversary --seed 7 --budget 300 --kernel 7.2
   vhca adversary --seed 7 --budget 300 --kernel ~/linux-with-kasan
   vhca adversary --fault 'command CREATE_RMP nth=1 status=NO_RES_ERR'
+  vhca adversary --sweep --together 1
   vhca adversary --seed 1 --budget 60 --list
   vhca adversary --seed 1 --share . -- /mnt/share/probe-and-remove.sh
 
@@ -59,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RULE",
         help="no seed: one round with this rule (docs/faults.md); may be given again",
     )
+    parser.add_argument(
+        "--sweep", action="store_true", help="no seed: each command refused once and twice, and its answer wrong once"
+    )
     parser.add_argument("--list", action="store_true", help="print the rules of the seed and do nothing")
     parser.add_argument("--text", action="store_true", help="print the kernel's reports in full")
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the guest's console and logs in this folder")
@@ -79,11 +83,15 @@ def execute(options: argparse.Namespace) -> int:
         print(f"vhca adversary: --fault: {error}", file=sys.stderr)
         return status.USAGE
     if options.list:
-        from acceptance.adversary.generator import rules
-
-        print("\n".join(rules(options.seed, options.budget)))
+        print("\n".join(_rules(options)))
         return status.OK
     return _run(options)
+
+
+def _rules(options: argparse.Namespace) -> list[str]:
+    from acceptance.adversary.generator import rules, sweep
+
+    return sweep() if options.sweep else rules(options.seed, options.budget)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -110,8 +118,9 @@ def _run(options: argparse.Namespace) -> int:
             findings = [Finding(rules, line, sight.text) for line in sight.headlines[:1]]
             tell("\n".join(sight.headlines) or "the kernel complained of nothing")
         else:
-            findings = search(options.seed, options.budget, bench, tell, options.together)
-            tell(f"{bench.release}: {options.budget} rules, {bench.rounds} rounds, {bench.resets} resets,"
+            chosen = _rules(options)
+            findings = search(chosen, bench, tell, options.together)
+            tell(f"{bench.release}: {len(chosen)} rules, {bench.rounds} rounds, {bench.resets} resets,"
                  f" {len(findings)} findings")  # fmt: skip
             for finding in findings:
                 tell(told(finding))
