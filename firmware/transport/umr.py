@@ -90,7 +90,7 @@ def execute(hca: Hca, qp: Qp, wqe: SendWqe) -> int:
     else:
         variant, was_free = mkey.variant, mkey.free
         _commit(hca, mkey, changed)
-        called = "LOCAL_INV" if mkey.free and not was_free else "UMR"
+        called = "LOCAL_INV" if mkey.free and not was_free and not qp.exempt_from_pd else "UMR"
         hca.history.key_changed(hca.now_ns, mkey, variant, was_free, f"{called} of QP {qp.handle:#x}")
     if mkey.mode == MODE_KLM:
         prepare(mkey)

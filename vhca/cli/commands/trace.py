@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,18 +114,14 @@ def _live(options: argparse.Namespace) -> int:
     path = running.find(options.rack)
     ports = running.order(options.rack, "show")["ports"]
     cards = options.card or [port["name"] for port in ports]
-    try:
-        sock = live_capture.ask(path, {"records": True})
-    except (live_capture.Ended, OSError) as error:
-        raise LabError(f"the rack in {path.parent}: {error}", "only its owner gives it orders") from error
     wanted, meaning, trace = selection(options), _meaning(options), Trace()
     kept: deque[TraceEvent] = deque(maxlen=options.most)
     ladder = Ladder(cards[:2] if len(cards) == 2 else cards, sys.stdout.isatty())
     if options.html is None:
         print("\n".join(ladder.header()), flush=True)
-    with sock, sock.makefile("rb") as file:
-        try:
-            for event in _until_interrupted(events_of(file)):
+    try:
+        with _until_asked_to_end(path) as sock, sock.makefile("rb") as file:
+            for event in events_of(file):
                 trace.seen += 1
                 trace.lost += event.lost
                 if wanted.wants(event):
@@ -130,8 +129,10 @@ def _live(options: argparse.Namespace) -> int:
                     kept.append(explained(event, meaning))
                     if options.html is None:
                         print("\n".join(ladder.lines(kept[-1])), flush=True)
-        except TraceError as error:
-            trace.trouble = str(error)
+    except TraceError as error:
+        trace.trouble = str(error)
+    except (live_capture.Ended, ConnectionError) as error:
+        raise LabError(f"the rack in {path.parent}: {error}", "only its owner gives it orders") from error
     trace.events = list(kept)
     if options.html is not None:
         return _shown(trace, options)
@@ -140,9 +141,35 @@ def _live(options: argparse.Namespace) -> int:
     return status.FAILED if trace.trouble else status.OK
 
 
-def _until_interrupted(events: Iterator[TraceEvent]) -> Iterator[TraceEvent]:
-    """Events until Ctrl-C, which is how this ends."""
+@contextlib.contextmanager
+def _until_asked_to_end(path: Path) -> Iterator[socket.socket]:
+    """A live capture; Ctrl-C asks the rack to end it, and then it comes to its end.
+
+    :raises Ended: the rack refuses.
+    """
+    from vhca.cli import live_capture
+
+    socks: list[socket.socket] = []
+    asked = False
+
+    def end() -> None:
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+
+    def ask(_number: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+        end()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the second time it is meant
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield from events
-    except KeyboardInterrupt:
-        return
+        with live_capture.ask(path, {"records": True}) as sock:
+            socks.append(sock)
+            if asked:
+                end()
+            yield sock
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
