@@ -117,6 +117,7 @@ class Trace:
             f"[ -d {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS}",
             f"cd {TRACEFS}",
             *_RESET,
+            "[ ! -e error_log ] || : >error_log",
             f"echo {self._buffer_kib} >buffer_size_kb",
             "echo 0 >options/overwrite",
             f"echo {int(self._stacks)} >options/stacktrace",
