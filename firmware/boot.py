@@ -1,6 +1,7 @@
 """Power-up: the entry point of the firmware image."""
 
 from firmware.kernel import Kernel
+from firmware.snapshot import describe as objects_as_lines
 from vhca.hw.hardware import Hardware
 
 
@@ -15,3 +16,8 @@ def explain(syndrome: int) -> tuple[str, str] | None:
 
     reason = reasons().get(syndrome)
     return None if reason is None else (reason.text, reason.place)
+
+
+def describe(program: Kernel, kind: str, number: int | None) -> list[str]:
+    """Objects of a program as lines for people; see :func:`firmware.snapshot.describe`."""
+    return objects_as_lines(program.hca, kind, number)

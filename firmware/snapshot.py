@@ -132,3 +132,51 @@ def _attributes(thing: object) -> Iterator[tuple[object, Any]]:
                 yield f".{name}", getattr(thing, name)
     for name, value in getattr(thing, "__dict__", {}).items():
         yield f".{name}", value
+
+
+_MAX_LINES: Final = 400
+_MAX_VALUE: Final = 120
+
+
+def describe(hca: Hca, kind: str, number: int | None) -> list[str]:
+    """The objects of a kind, or one of them, as lines `name = value`; what they refer to is named, not shown.
+
+    :raises LookupError: there is no such kind, or no such object.
+    """
+    tables = {table.kind: table for table in hca.tables()}
+    if kind not in tables:
+        raise LookupError(f"there is no kind {kind}; there are {', '.join(tables)}")
+    found = list(tables[kind]) if number is None else [tables[kind].get(number)]
+    lines: list[str] = []
+    for thing in found:
+        if thing is None:
+            raise LookupError(f"there is no {kind} {number:#x}")
+        lines.append(f"{kind} {thing.handle:#x}")
+        _describe(thing, "  ", lines, 2)
+        if len(lines) > _MAX_LINES:
+            return [*lines[:_MAX_LINES], f"... {len(found)} in all"]
+    return lines
+
+
+def _describe(thing: object, indent: str, lines: list[str], depth: int) -> None:
+    for name, value in _attributes(thing):
+        plain = _parts(value) is None or (isinstance(value, list | dict | tuple) and not value)
+        if plain:
+            lines.append(f"{indent}{str(name)[1:]} = {_value(value)}")
+            continue
+        handle = getattr(value, "handle", None)
+        if handle is not None:
+            lines.append(f"{indent}{str(name)[1:]} = {type(value).__name__.lower()} {handle:#x}")
+        elif hasattr(value, "__len__"):
+            lines.append(f"{indent}{str(name)[1:]} = {len(value)} of them")
+        elif depth and len(lines) <= _MAX_LINES:
+            lines.append(f"{indent}{str(name)[1:]}: {type(value).__name__}")
+            _describe(value, indent + "  ", lines, depth - 1)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bytes | bytearray):
+        return f"{len(value)} bytes {bytes(value[:32]).hex()}"
+    if type(value) is int:
+        return f"{value} ({value:#x})" if value > 9 else str(value)
+    return repr(value)[:_MAX_VALUE]

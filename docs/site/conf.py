@@ -29,8 +29,8 @@ suppress_warnings = ["myst.header"]
 
 # The side bar: readers of the files find their way by links, which have no order.
 _BAR = {
-    "Use": "tutorials lessons upper-protocols runs capture trace faults findings ci kernels kernel-debugging host"
-    " limits museum adversary",
+    "Use": "tutorials lessons upper-protocols runs capture trace faults replay findings ci kernels kernel-debugging"
+    " host limits museum adversary",
     "Library": "api fabric topologies cluster vfio-user counters formats/README",
     "Inside": "architecture how-a-write-travels qp-states decisions security fuzzing mutants imports",
     "Evidence": "speed validation/* conformance/*",

@@ -166,10 +166,11 @@ class Hca:
         self.graveyard.bury(
             self.timers.entries, self.turns.line, self.multicast, self.flushing, faults.outstanding, faults.waiting
         )
-        for table in self._tables():
+        for table in self.tables():
             self.graveyard.bury(*table.graves())
 
-    def _tables(self) -> tuple[Table[Any], ...]:
+    def tables(self) -> tuple[Table[Any], ...]:
+        """All tables of objects."""
         return (
             self.pds,
             self.uars,
@@ -191,18 +192,18 @@ class Hca:
     def keep(self, history: History | None) -> None:
         """Let somebody know of what happens to objects from now on."""
         self.history = history
-        for table in self._tables():
+        for table in self.tables():
             table.history = history
 
     def adopt(self, history: History) -> None:
         """As :meth:`keep`, for somebody who shall know the objects that there are, too."""
-        for table in self._tables():
+        for table in self.tables():
             history.adopt(table.kind, table, self.now_ns)
         self.keep(history)
 
     def objects(self) -> dict[str, int]:
         """Live objects by kind (the ledger)."""
-        counts = {table.kind: len(table) for table in self._tables()}
+        counts = {table.kind: len(table) for table in self.tables()}
         counts["multicast_group"] = len(self.multicast)
         return counts
 

@@ -22,7 +22,7 @@ from vhca.wire.packet import Packet
 def expected(hca: Hca) -> int:
     """Bytes that the objects of this card and what waits at them amount to."""
     total = 0
-    for table in hca._tables():
+    for table in hca.tables():
         for obj in table:
             assert obj.charged >= OBJECT_BYTES[table.kind]
             total += obj.charged

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vhca import DEFAULT_KERNEL
 from vhca.cli.fault_options import add_fault_option, guest_cards
 from vhca.cli.guest_options import add_extra_options, add_root_options, extras
+from vhca.cli.record_options import add_record_options, record_bytes
 from vhca.subnet.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -289,6 +290,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
     add_debug_options(group)
     logs = parser.add_argument_group("evidence")
     add_capture_options(logs)
+    add_record_options(logs, memory(1))
     logs.add_argument("--keep-logs", action="store_true", help="keep the logs of a run that did not fail, too")
     logs.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the logs in this folder, always")
 
@@ -549,6 +551,8 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
         **extras(options),
         keep_logs=options.keep_logs,
         gdb=options.gdb,
+        record=options.record,
+        record_bytes=record_bytes(options),
         progress=progress,
         **more,
     )

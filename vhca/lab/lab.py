@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from vhca.fabric.schedule import Schedule
     from vhca.fabric.topology import Topology
     from vhca.hw.findings import Finding
+    from vhca.replay.recorder import Recordings
 
 
 class Lab:
@@ -67,6 +68,8 @@ class Lab:
         gdb: int | None = None,
         schedule: Schedule | None = None,
         rack_factory: RackFactory | None = None,
+        record: str | Path | None = None,
+        record_bytes: int | None = None,
         progress: Progress | None = None,
         cache: Cache | None = None,
     ) -> None:
@@ -87,7 +90,9 @@ class Lab:
         as it comes. `gdb`: let gdb attach to guest i at port `gdb` + i of the loopback, which any user of the host can
         reach; 0: at a private socket (:meth:`gdb_address`). `schedule`: what happens to cables, from when all ports are
         ACTIVE (:func:`vhca.fabric.schedule.read` reads one). `rack_factory`: makes another device side than
-        :class:`vhca.chip.rack.Rack`, such as one in another process.
+        :class:`vhca.chip.rack.Rack`, such as one in another process. `record`: a folder for a recording of each card,
+        of `record_bytes` at most (256 MiB if that is None), for `vhca replay`; recorded cards work with the engine in
+        Python alone. See docs/replay.md.
         """
         if guests < 1 or guests > 1000:
             raise LabError(f"{guests} guests: not a number of guests", "give 1 to 1000")
@@ -105,6 +110,9 @@ class Lab:
             guest_cards = [_placed(f"g{index}", configs, rack.topology) for index, configs in enumerate(guest_cards)]
         guest_cards = [_named(f"g{index}", configs) for index, configs in enumerate(guest_cards)]
         cards = [config for configs in guest_cards for config in configs] + [usual] * spare_hcas
+        self.recordings: Recordings | None = None
+        if record is not None:
+            cards = self._recorded(cards, Path(record), record_bytes)
         self._manager = opensm.guest_of(sm, guests)
         self.rack_config = rack if rack is not None else RackConfig()
         if self._manager is not None:
@@ -147,6 +155,14 @@ class Lab:
         self._started = False
         self._failed = False
         self._teardown = threading.Lock()
+
+    def _recorded(self, cards: list[CardConfig], folder: Path, most: int | None) -> list[CardConfig]:
+        """The cards, recorded into this folder."""
+        from vhca.replay.file import LIMIT_BYTES
+        from vhca.replay.recorder import Recordings
+
+        self.recordings = Recordings(folder.expanduser().absolute(), LIMIT_BYTES if most is None else most)
+        return [self.recordings.recorded(card) for card in cards]
 
     def _own_rack(self, cards: Sequence[CardConfig], directory: Path) -> RackLike:
         from vhca.chip.rack import Rack
@@ -266,6 +282,12 @@ class Lab:
         else:
             self.log_dir = folders.for_new_logs()
         self._socket_dir = folders.for_sockets()
+        if self.recordings is not None:
+            self.recordings.folder = folders.for_logs(self.recordings.folder)
+            self._progress.say(
+                f"what the cards are told and do goes to {self.recordings.folder}, with the engine in Python;"
+                " `vhca replay` plays it"
+            )
 
     def _start_rack(self) -> None:
         if self._cards:
@@ -333,6 +355,8 @@ class Lab:
             if self.rack is not None:
                 with contextlib.suppress(Exception):
                     self.rack.stop()
+            if self.recordings is not None:
+                self.recordings.close()
             if self._network is not None:
                 self._network.close()
             if self._socket_dir is not None:

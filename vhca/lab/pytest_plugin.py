@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from vhca.lab import pytest_findings, pytest_trace
+from vhca.lab import pytest_findings, pytest_record, pytest_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,8 @@ class _CannotRun(Exception):
 class _Pool:
     """The labs of a session that tests share."""
 
-    def __init__(self, folders: pytest.TempPathFactory, artefacts: Path | None = None) -> None:
+    def __init__(self, folders: pytest.TempPathFactory, artefacts: Path | None = None, record: str = "off") -> None:
+        self._record = record
         self._folders = folders
         self._artefacts = artefacts
         self._shared: dict[str, Lab] = {}  # by configuration, the one used longest ago first
@@ -100,7 +101,8 @@ class _Pool:
         self._number += 1
         logs = self._log_dir(arguments)
         try:
-            lab = Lab(**{"log_dir": logs, "progress": Progress(quiet=True), **arguments})
+            recorded = pytest_record.arguments(self._record, logs)
+            lab = Lab(**{"log_dir": logs, "progress": Progress(quiet=True), **recorded, **arguments})
         except TypeError as error:
             raise pytest.UsageError(f"@pytest.mark.vhca: {error}; it takes the arguments of vhca.lab.Lab") from None
         try:
@@ -129,6 +131,7 @@ class _Pool:
         """Stop a lab; it is not given to further tests."""
         self._shared = {key: other for key, other in self._shared.items() if other is not lab}
         lab.stop(failed=failed)
+        pytest_record.ended(lab, self._record, failed)
 
     def close(self) -> None:
         """Stop all labs."""
@@ -174,6 +177,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run each test with guests, unless its marker names kernels, once on each of these kernels",
     )
     pytest_findings.add_option(group)
+    pytest_record.add_option(group)
     pytest_trace.add_option(group)
     parser.addini(
         "vhca_fail_on_kernel_bug", "fail a test during which a guest's kernel reports a bug", type="bool", default=True
@@ -266,7 +270,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     pool = item.config.stash.get(_POOL, None)
     if pool is not None and report.failed and pool.current is not None:
         pool.current.mark_failed()
-        evidence = _evidence(pool.current)
+        evidence = _evidence(pool.current) + pytest_record.evidence(pool.current)
         if bugs := item.stash.get(_BUGS, ""):
             evidence.append(("reports of the guests' kernels", bugs))
         if found := pytest_findings.told(item):
@@ -329,7 +333,9 @@ def lab(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, vhca_kernel: str | None
 ) -> Iterator[Lab]:
     """A running lab, as the test's marker `vhca` describes it; by default two guests with a card each."""
-    pool = request.config.stash.setdefault(_POOL, _Pool(tmp_path_factory, _artefacts(request.config)))
+    pool = request.config.stash.setdefault(
+        _POOL, _Pool(tmp_path_factory, _artefacts(request.config), pytest_record.asked(request.config))
+    )
     arguments, fresh = _wanted(request)
     if vhca_kernel is not None:
         arguments["kernel"] = vhca_kernel

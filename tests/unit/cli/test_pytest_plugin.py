@@ -136,6 +136,28 @@ def test_a_failed_test_shows_evidence_and_spends_its_lab(suite: pytest.Pytester)
     assert (suite.path / "stops").read_text().splitlines()[0] == "1 True"
 
 
+def test_recordings_of_a_failed_test_are_kept_and_named(suite: pytest.Pytester) -> None:
+    conftest = suite.path / "conftest.py"
+    text = conftest.read_text().replace("progress=None):", "progress=None, record=None):")
+    made = """self.log_dir = log_dir
+        if record:
+            from vhca.replay.recorder import Recordings
+            self.recordings = Recordings(record)
+            record.mkdir(parents=True)
+            (record / "h0.vhcarec").touch()"""
+    conftest.write_text(text.replace("self.log_dir = log_dir", made))
+    tests = "def test_a(lab): assert lab.number == 9\ndef test_b(lab): assert lab.number == 2"
+    result = _run(suite, tests, "--vhca-record=failed", "--vhca-artefacts=logs")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*recordings of the cards*", "vhca replay *logs/lab-1-*/recordings"])
+    assert len(list((suite.path / "logs").glob("lab-1-*/recordings/h0.vhcarec"))) == 1
+    assert not list((suite.path / "logs").glob("lab-2-*/recordings"))
+    result = _run(suite, tests, "--vhca-record=all", "--vhca-artefacts=more")
+    assert len(list((suite.path / "more").glob("lab-*/recordings/h0.vhcarec"))) == 2
+    result = _run(suite, tests, "--vhca-artefacts=none")
+    assert not list((suite.path / "none").glob("lab-*/recordings"))
+
+
 KERNELS = """
 import pytest
 seen = []
@@ -265,7 +287,8 @@ def test_a_session_without_guests_pays_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
     )
-    options = ["vhca.lab.pytest_findings", "vhca.lab.pytest_plugin", "vhca.lab.pytest_trace"]
+    names = ("pytest_findings", "pytest_plugin", "pytest_record", "pytest_trace")
+    options = [f"vhca.lab.{name}" for name in names]
     assert done.stdout.split() == [*options, "vhca.chip.rack_config"]  # of the device, its description
 
 

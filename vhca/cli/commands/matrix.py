@@ -25,7 +25,7 @@ SUMMARY: Final = "run a command in guests of several kernels, and say how each w
 DESCRIPTION: Final = """\
 Do `vhca run` once for each of several kernels and print a table of the outcomes.  The options beside those of the
 matrix are those of `vhca run`, and mean the same for each; kernels that are not in the cache are fetched first.
---capture writes a file for each kernel, beside its logs.
+--capture and --record write files for each kernel, beside its logs.
 
 --on places the runs on a Dask cluster: each worker runs as many guests at a time as it has threads, fetches what its
 cache lacks, and hands back what a run printed, its logs and captures.  A run whose worker dies is tried on another;
@@ -42,8 +42,8 @@ exit codes:
   1    on some it did not; the table says how it ended
 {status.EPILOG_COMMON}"""
 _NOT_OF_SEVERAL: Final = ("gdb", "console", "stdin")
-_FILES_OF_RUNS: Final = ("capture",)
-"""Options whose value is a file: each run has its own, in the folder of its logs."""
+_FILES_OF_RUNS: Final = ("capture", "record")
+"""Options whose value is a file or folder: each run has its own, in the folder of its logs."""
 _CELL_TIMEOUT_S: Final = 3600.0
 _BRING_MIB: Final = 256
 

@@ -21,9 +21,11 @@ from vhca.cli.options import (
     add_profile_options,
     add_topology_options,
     card_config,
+    memory,
     rack_config,
     whole,
 )
+from vhca.cli.record_options import add_record_options, recorded
 
 if TYPE_CHECKING:
     from vhca.lab import Hca
@@ -75,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_card_memory_option(parser)
     add_profile_options(parser)
     add_fault_option(parser)
+    add_record_options(parser, memory(1))
     rack = parser.add_argument_group("one of several racks")
     rack.add_argument(
         "--rack", type=Path, metavar="FILE", help="the rack file; it says how many cards there are, and the topology"
@@ -100,6 +103,7 @@ def execute(options: argparse.Namespace) -> int:
     cards = options.hcas if share is None else len(share.file.racks[share.name].cards)
     config = rack_config(options, cards)
     described = cards_with_faults(options, card_config(options), [(f"h{index}",) for index in range(cards)])
+    described, recordings = recorded(options, described)
     rack = Rack(described, folder, replace(config, share=share))
     try:
         rack.start()
@@ -110,6 +114,8 @@ def execute(options: argparse.Namespace) -> int:
             raise LabError("the device loop has ended, and with it every card", "report it, with the log above")
     finally:
         rack.stop()
+        if recordings is not None:
+            recordings.close()
     return status.OK
 
 
