@@ -233,7 +233,7 @@ class _Session:
         lines = [f"{number} {since / 1e9:13.6f} {about_step(played.step)}"]
         lines += [f"{'':24}<- {about_input(given)}" for given in played.step.inputs]
         lines += [f"{'':24}-> {about_effect(effect)}" for effect in played.done]
-        if played.step.raised:
+        if played.step.raised and played.step.call != "note":
             lines.append(f"{'':24}the program failed: {played.step.raised}")
         return lines
 
