@@ -10,7 +10,7 @@ SOURCES := vhca firmware acceptance tests guest-tests museum --exclude '*.md'
 FAST   := tests/unit tests/wire tests/scenario tests/native tests/prop tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper faults museum adversary bench-guests validate ci-job coverage \
+.PHONY: help demo test test-fast test-guest check lint format types imports spelling links pages formats imports-page docs check-native bench bench-page bench-engine bench-cores bench-breakdown bench-boot bench-memory bench-doorbells bench-ipoib bench-fairness bench-opensm bench-sweep fuzz soak soak-subnet mutants conformance ucx upper faults debug-kernel museum adversary bench-guests validate ci-job coverage \
         doctor fetch install clean
 
 help: ## this list
@@ -153,6 +153,9 @@ museum: $(STAMP) ## the exhibits of docs/museum.md: known faults of drivers and 
 
 adversary: $(STAMP) ## a card that answers its driver badly, and what the kernel makes of it; SEED=7 BUDGET=600 (docs/adversary.md)
 	$(BIN)/vhca adversary --seed $(if $(SEED),$(SEED),1) --budget $(if $(BUDGET),$(BUDGET),60)
+
+debug-kernel: $(STAMP) ## build Linux 6.19 with KASAN, lockdep and DMA-API debugging (a quarter of an hour, once), and traffic on it
+	VHCA_DEBUG_KERNEL=build $(BIN)/pytest --timeout 3600 tests/guest/test_debug_kernel.py $(PYTEST)
 
 validate: $(STAMP) ## the claims about RDMA on Linux 6.19, in guests; writes docs/validation
 	$(BIN)/vhca validate --source

@@ -57,6 +57,7 @@ _ABOUT: Final = {
 #: What a lab of two guests must be made with for a bench to work with all claims, with the two constants below.
 GUEST: Final = GuestConfig(
     memory_mib=1536,
+    boot_timeout_s=300.0,  # for a kernel with KASAN and lockdep on a busy host
     # the BIOS must leave room for a BAR that it cannot see yet
     qemu_arguments=(
         "-device",

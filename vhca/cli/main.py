@@ -23,6 +23,7 @@ from vhca.cli import status
 from vhca.cli.commands import (
     adversary,
     bisect,
+    build,
     capture,
     cards,
     ci,
@@ -72,6 +73,7 @@ _COMMANDS = (
     doctor,
     kernels,
     kconfig,
+    build,
     fetch,
     ci,
 )

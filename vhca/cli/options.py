@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vhca import DEFAULT_KERNEL
 from vhca.cli.fault_options import add_fault_option, guest_cards
 from vhca.cli.guest_options import add_extra_options, add_root_options, extras
+from vhca.cli.kernel_options import add_bench_options, guest_settings
 from vhca.cli.record_options import add_record_options, record_bytes
 from vhca.subnet.engines import ENGINES
 
@@ -287,6 +288,7 @@ def add_lab_options(parser: argparse.ArgumentParser, guests: int) -> None:
         "--boot-timeout", type=seconds, default=120.0, metavar="S", help="how long a boot may take (default: 120)"
     )
     add_machine_options(group)
+    add_bench_options(group)
     add_debug_options(group)
     logs = parser.add_argument_group("evidence")
     add_capture_options(logs)
@@ -528,6 +530,7 @@ def guest_config(options: argparse.Namespace) -> GuestConfig:
         boot_timeout_s=options.boot_timeout,
         kernel_arguments=" ".join(options.append),
         qemu_arguments=options.qemu_arg,
+        **guest_settings(options),
     )
 
 
@@ -549,6 +552,7 @@ def make_lab(options: argparse.Namespace, progress: Progress, **more: Any) -> La
         log_dir=options.log_dir,
         modules_dir=options.modules,
         **extras(options),
+        replaced_modules=options.replace_module,
         keep_logs=options.keep_logs,
         gdb=options.gdb,
         record=options.record,

@@ -23,8 +23,11 @@ from vhca.lab.errors import (
 )
 from vhca.lab.guest import Guest, GuestConfig
 from vhca.lab.guest_system import guest_root
+from vhca.lab.kernel_build import build_kernel
 from vhca.lab.kernel_log import Report, kernel_log_trouble
 from vhca.lab.lab import Lab
+from vhca.lab.module_build import build_module
+from vhca.lab.own_modules import OwnModule, own_module
 from vhca.lab.pins import GUEST_SUITE
 from vhca.lab.prepare import Prepared, prepare
 from vhca.lab.table import aligned
@@ -44,6 +47,7 @@ __all__ = [
     "KernelPanic",
     "Lab",
     "LabError",
+    "OwnModule",
     "PackageError",
     "Prepared",
     "Process",
@@ -53,10 +57,13 @@ __all__ = [
     "RackLike",
     "Report",
     "aligned",
+    "build_kernel",
+    "build_module",
     "card_profile",
     "guest_root",
     "kernel_log_trouble",
     "last_lines",
+    "own_module",
     "prepare",
     "printable",
 ]

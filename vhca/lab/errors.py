@@ -71,9 +71,10 @@ class GuestError(LabError):
 class KernelPanic(GuestError):
     """The kernel of a guest panicked. `headline` is its own line, `trace` what led to it and followed."""
 
-    def __init__(self, guest: str, headline: str, trace: str, console: object) -> None:
+    def __init__(self, guest: str, headline: str, trace: str, console: object, dumped: str = "") -> None:
         shown = last_lines(trace.removeprefix(headline + "\n"), _TRACE_LINES, "  ")
-        super().__init__(f"{guest}: {headline}\n{shown}\nthe console of {guest} is in {console}")
+        tail = f"\n{dumped}" if dumped else ""
+        super().__init__(f"{guest}: {headline}\n{shown}\nthe console of {guest} is in {console}{tail}")
         self.guest = guest
         self.headline = headline
         self.trace = trace

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vhca.lab import boot_times, debug, folders, guest_agent, kept, roots
+from vhca.lab import boot_times, debug, folders, guest_agent, kept, roots, vmcore
 from vhca.lab import qemu as machine
 from vhca.lab.agent_client import FILE_MAX_BYTES, AgentClient
 from vhca.lab.agent_process import Process, Sink
@@ -27,6 +27,7 @@ from vhca.lab.image import HCA_MODULES
 from vhca.lab.kernel_log import Report
 from vhca.lab.kernel_watch import KernelWatch, headlines
 from vhca.lab.network import address_of, mac_of
+from vhca.lab.own_modules import OwnModule, load
 from vhca.lab.prepare import Prepared
 
 _TAIL_BYTES = 64 << 10
@@ -52,6 +53,8 @@ class GuestConfig:
     :ivar boot_timeout_s: how long a guest may take to boot.
     :ivar kernel_arguments: words for the kernel's command line.
     :ivar qemu_arguments: words for QEMU's command line.
+    :ivar insmod: module files to load when it has booted, in this order (:func:`vhca.lab.own_module`).
+    :ivar vmcore: write its memory beside its logs when its kernel panics; an oops is a panic then.
     """
 
     memory_mib: int = 1024
@@ -65,6 +68,8 @@ class GuestConfig:
     boot_timeout_s: float = 120.0
     kernel_arguments: str = ""
     qemu_arguments: Sequence[str] = ()
+    insmod: Sequence[OwnModule] = ()
+    vmcore: bool = False
 
     def checked(self) -> GuestConfig:
         """The same with the true paths of `share` and `root`; `LabError` if no machine can be like that."""
@@ -124,7 +129,7 @@ class Guest:
         self._recorders: list[Recorder] = []  # of the console, and of what QEMU says
         self._agent: AgentClient | None = None
         self._qmp: machine.QmpClient | None = None
-        self._watch = KernelWatch(self)
+        self._watch = KernelWatch(self, vmcore.place_of(self.console_path, self.name) if config.vmcore else None)
 
     # ---- life ----
     def start(self, network_end: socket.socket | None) -> None:
@@ -190,7 +195,7 @@ class Guest:
             agent_fd=agent.fileno(),
             qmp_fd=qmp.fileno(),
             kernel_arguments=settings,
-            extra_kernel_arguments=config.kernel_arguments,
+            extra_kernel_arguments=f"{config.kernel_arguments}{vmcore.KERNEL_ARGUMENTS * config.vmcore}",
             memory_mib=config.memory_mib,
             cpus=config.cpus,
             network_fd=network.fileno() if network is not None else None,
@@ -202,7 +207,7 @@ class Guest:
             kept=image,
             iommu=config.iommu,
             accelerator=around.accelerator,
-            extra_arguments=[*config.qemu_arguments, *debugger],
+            extra_arguments=[*config.qemu_arguments, *debugger, *(vmcore.QEMU_ARGUMENTS if config.vmcore else ())],
         )
 
     def bring_up(self) -> None:
@@ -222,6 +227,9 @@ class Guest:
                 self.run(["modprobe", "-a", *HCA_MODULES], timeout_s=self.config.boot_timeout_s, check=True)
             except GuestError as error:
                 raise self._explained(error) from None
+        if self.config.vmcore:
+            self.run(vmcore.PREPARE, timeout_s=self.config.boot_timeout_s)
+        load(self, self.config.insmod)
 
     def _wait_up(self, timeout_s: float, after_boots: int = 0) -> None:
         try:
@@ -330,6 +338,11 @@ class Guest:
         """The panic of the guest's kernel; `None` while it runs. Its memory can be dumped, and it can be reset."""
         return self._watch.panic
 
+    @property
+    def vmcore(self) -> Path | None:
+        """The dump of the guest's memory at the last panic, if it was to be made and could be."""
+        return self._watch.vmcore
+
     def kernel_log(self) -> str:
         """The kernel's log of this boot, each line with its priority (`<4>[ 12.3] ...`); empty if it is not told."""
         return self._watch.log()
@@ -388,6 +401,13 @@ class Guest:
     ) -> Process:
         """Start a command and return while it runs. `tty` (rows, columns) gives it a terminal."""
         return self.agent.popen(argv, env=env, cwd=cwd, tty=tty, stdout=stdout, stderr=stderr)
+
+    def insmod(self, *modules: OwnModule) -> None:
+        """Load these module files, in this order, each after those of the kernel's that it needs.
+
+        :raises GuestError: one was refused; with the kernel's words.
+        """
+        load(self, modules)
 
     def copy_in(self, source: str | Path, target: str, timeout_s: float = 60.0) -> None:
         """Copy a file or a folder of the host into the guest."""

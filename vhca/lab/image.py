@@ -101,6 +101,7 @@ MODULES: Final = (
     "9p",
     "9pnet_virtio",
     "virtio_rng",
+    "qemu_fw_cfg",  # tells QEMU what a dump of the memory is read by
     "mlx5_core",
     "mlx5_ib",
     "ib_umad",

@@ -28,8 +28,8 @@ GUEST: Final = (
         "a guest of this project boots",
         _all(
             "y",
-            "64BIT SMP PVH PRINTK TTY MODULES MODULE_UNLOAD BLK_DEV_INITRD RD_GZIP BINFMT_ELF BINFMT_SCRIPT DEVTMPFS"
-            " TMPFS SHMEM PROC_FS SYSFS SERIAL_8250 SERIAL_8250_CONSOLE",
+            "64BIT SMP HYPERVISOR_GUEST PVH PRINTK TTY MODULES MODULE_UNLOAD BLK_DEV_INITRD RD_GZIP BINFMT_ELF"
+            " BINFMT_SCRIPT DEVTMPFS TMPFS SHMEM PROC_FS SYSFS SERIAL_8250 SERIAL_8250_CONSOLE",
         ),
     ),
     Group(
@@ -68,7 +68,10 @@ GUEST: Final = (
 """What a guest needs."""
 
 DEBUG: Final = (
-    Group("addresses that are wrong", {**_all("y", "KASAN KASAN_GENERIC KASAN_OUTLINE"), "FRAME_WARN": "0"}),
+    Group(
+        "addresses that are wrong",
+        {"SLUB_TINY": "n", **_all("y", "KASAN KASAN_GENERIC KASAN_OUTLINE"), "FRAME_WARN": "0"},
+    ),
     Group("locks, and sleep where none is allowed", _all("y", "DEBUG_KERNEL PROVE_LOCKING DEBUG_ATOMIC_SLEEP")),
     Group("mappings for DMA that do not pair up", _all("y", "DMA_API_DEBUG")),
     Group("memory that nobody has any more", _all("y", "DEBUG_KMEMLEAK")),
@@ -77,6 +80,8 @@ DEBUG: Final = (
         _all("y", "FAULT_INJECTION FAULT_INJECTION_DEBUG_FS FAILSLAB FAIL_PAGE_ALLOC"),
     ),
     Group("which code a program reached (fuzzers)", _all("y", "KCOV")),
+    Group("messages, events and probes", _all("y", "DYNAMIC_DEBUG FTRACE FTRACE_SYSCALLS KPROBES KPROBE_EVENTS")),
+    Group("what a dump of the memory is read by", _all("y", "KEXEC CRASH_DUMP FW_CFG_SYSFS"), modular=True),
     Group("names and lines for gdb and traces", _all("y", "DEBUG_INFO_DWARF5 GDB_SCRIPTS KALLSYMS")),
 )
 """What finds faults of a driver, at the price of its speed."""

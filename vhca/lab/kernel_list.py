@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vhca.lab import pins
+from vhca.lab.built_kernels import built, release_of
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import PackageError
 from vhca.lab.kernel_index import Search, fetch_bytes, matches, short, version_key
@@ -19,7 +20,8 @@ class Offer:
 
     release: str
     spec: str
-    origin: str  # suites of the mirror; "pool" for one that no index lists whole; "host"; "" if nobody knows any more
+    # suites of the mirror; "pool" for one that no index lists whole; "host"; "built" here; "" if nobody knows any more
+    origin: str
     cached: bool
     fetch_bytes: int | None  # None: nothing, or not known
 
@@ -28,15 +30,18 @@ class Offer:
         """What taking it costs, for people."""
         if self.origin == "host":
             return "installed"
+        if self.origin == "built":
+            return "built"
         if self.cached:
             return "cached"
         return f"{self.fetch_bytes / 1e6:.0f} MB to fetch" if self.fetch_bytes else "to fetch"
 
 
 def offers(cache: Cache, progress: Progress, *, mirror: bool = True, root: Path = Path("/")) -> tuple[list[Offer], str]:
-    """All of them, oldest first, those of the host last; and what could not be asked, for people ("" if nothing).
+    """All of them, oldest first, then those of the host and those built here; and what could not be asked, for people.
 
-    `mirror`: ask it; without it only what needs no network is found. `root`: of the host's own kernels.
+    That is empty if nothing is. `mirror`: ask it; without it only what needs no network is found. `root`: of the host's
+    own kernels.
     """
     cached = set(cached_releases(cache))
     found: dict[str, Offer] = {}
@@ -59,7 +64,8 @@ def offers(cache: Cache, progress: Progress, *, mirror: bool = True, root: Path 
     for release in cached - found.keys():
         found[release] = Offer(release, short(release), "", True, None)
     listed_first = sorted(found.values(), key=lambda offer: version_key(offer.release))
-    return _told_apart(listed_first) + list(_of_host(root)), trouble
+    own = [Offer(release_of(place), place.name, "built", True, None) for place in built(cache)]
+    return [*_told_apart(listed_first), *_of_host(root), *own], trouble
 
 
 def _told_apart(offers: list[Offer]) -> list[Offer]:

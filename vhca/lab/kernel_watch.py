@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from vhca.lab import vmcore
 from vhca.lab.agent_client import AgentClient
 from vhca.lab.console import FILE_BYTES, tail
 from vhca.lab.errors import GuestError, KernelPanic, LabError
@@ -52,11 +53,14 @@ class Patient(Protocol):
 class KernelWatch:
     """Watches one guest's kernel."""
 
-    def __init__(self, guest: Patient) -> None:
+    def __init__(self, guest: Patient, dump: Path | None = None) -> None:
+        """Watch a guest; `dump`: where to write its memory when it panics."""
         self.panic: KernelPanic | None = None
+        self.vmcore: Path | None = None
         self.stopped = False  # the machine, by us, after a panic
         self.log_path = guest.console_path.with_name(f"{guest.name}-kernel.log")
         self._guest = guest
+        self._dump = dump
         self._rest = b""
         self._following = threading.Lock()
         self._told_boot = 0
@@ -78,14 +82,25 @@ class KernelWatch:
             found = self._last_words()
             if found is None:
                 return
-            self.panic = KernelPanic(self._guest.name, found.headline, found.trace, self._guest.console_path)
-            if found.ended:
+            if found.ended or self._dump is not None:
                 with contextlib.suppress(LabError, OSError):
                     self._guest.qmp("stop")
                     self.stopped = True
+            dumped = self._dumped()  # before anybody is told: they would end the machine
+            self.panic = KernelPanic(self._guest.name, found.headline, found.trace, self._guest.console_path, dumped)
             self._guest.agent.panicked(self.panic)
         finally:
             self._following.release()
+
+    def _dumped(self) -> str:
+        """Dump the memory if that is wanted; what came of it, for people."""
+        if self._dump is None:
+            return ""
+        try:
+            self.vmcore = vmcore.dump(self._guest, self._dump)
+        except (LabError, OSError) as error:
+            return f"the memory of {self._guest.name} could not be dumped: {error}"
+        return f"the memory of {self._guest.name} is in {self.vmcore}"
 
     def _answers(self) -> bool:
         with contextlib.suppress(GuestError):

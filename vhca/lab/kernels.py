@@ -9,7 +9,8 @@ A SPEC is one of
   `lib/modules/VERSION`), the image in `boot/vmlinuz-VERSION` or beside the modules as `vmlinuz` (Debian from
   7.2 on, Fedora); or the folder `VERSION` alone, if it has its image;
 * a bzImage, with the modules in a folder given beside it, or around it (`/boot/vmlinuz-VERSION` of the host);
-* a package of a kernel, `.deb` or `.rpm`, or a folder with those that it is made of.
+* a package of a kernel, `.deb` or `.rpm`, or a folder with those that it is made of;
+* the name of one that was built here (:mod:`vhca.lab.kernel_build`).
 
 Guarantees: the result can be read until the process ends; the same content has the same `identity`.
 """
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vhca.lab import pins
+from vhca.lab.built_kernels import find_built
 from vhca.lab.cache import Cache, Progress
 from vhca.lab.errors import KernelError, LabError
 from vhca.lab.kernel_index import Listed, Search, matches, version_key
@@ -62,6 +64,8 @@ def resolve(spec: str | Path, cache: Cache, progress: Progress, modules_dir: Pat
     if path.exists():
         return _from_path(path.resolve(), cache, progress, modules_dir)
     text = str(spec)
+    if (built := find_built(text, cache)) is not None:
+        return _from_installed(built, f"built here: {built.name}")
     if not _VERSION.match(text):
         raise KernelError(
             f"kernel {text!r}: no such file or folder, and no version either",

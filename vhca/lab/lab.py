@@ -31,6 +31,7 @@ from vhca.lab.errors import GuestError, LabError
 from vhca.lab.guest import Guest, GuestConfig, Surroundings
 from vhca.lab.network import Network
 from vhca.lab.opensm import EMBEDDED
+from vhca.lab.own_modules import OwnModule
 from vhca.lab.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Lab:
         extra_modules: Sequence[str] = (),
         extra_packages: Sequence[str] = (),
         suite: str | None = None,
+        replaced_modules: Sequence[OwnModule] = (),
         log_dir: str | Path | None = None,
         keep_logs: bool = False,
         live_console: Callable[[str], Sink] | None = None,
@@ -83,7 +85,8 @@ class Lab:
         build tree, a folder or archive with a kernel, or a bzImage, whose modules are in `modules_dir`;
         `extra_modules`, `extra_packages`: kernel modules, and Debian packages (nothing of them is run) or sets of them
         (:mod:`vhca.lab.sets`), that guests get beside the usual ones; `suite`: of Debian, that all packages of guests
-        are from, such as forky. `log_dir`: where logs go; they stay there. They tell
+        are from, such as forky; `replaced_modules`: files that take the place of the kernel's modules of their
+        names (:func:`vhca.lab.own_module` makes one). `log_dir`: where logs go; they stay there. They tell
         what is in guests' memory: the folder is made for its owner alone, and one that somebody else owns or may write
         to is refused. Without it they go to a temporary folder, removed after a run that did not fail unless
         `keep_logs`. `live_console`: called with a guest's name; what it returns is called with what the console prints,
@@ -146,6 +149,7 @@ class Lab:
         self._schedule = schedule
         self._extra_packages = extra_packages
         self._suite = suites.checked(suite)
+        self._replaced_modules = replaced_modules
         self._rack_factory = rack_factory or self._own_rack
         self._progress = progress if progress is not None else Progress()
         self._cache = cache if cache is not None else Cache()
@@ -249,6 +253,8 @@ class Lab:
             extra_packages=self._extra_packages,
             suite=self._suite,
             needed=self.guest_config.modules(),
+            replaced_modules=self._replaced_modules,
+            loaded_modules=self.guest_config.insmod,
             cache=self._cache,
         )
         self.accelerator = machine.accelerator()

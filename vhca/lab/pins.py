@@ -151,3 +151,28 @@ KERNELS: Final = {
         ),
     ),
 }
+
+# Sources that no index lists any more, by the name of their package.
+KERNEL_SOURCES: Final = {
+    "linux-source-6.19": PoolFile(
+        f"{_LINUX}/linux-source-6.19_6.19.14-1~bpo13+1_all.deb",
+        "027344f5c615c16df534878d7e434639d3bf7702c67bd41123be815e0953133b",
+        160237128,
+    ),
+}
+
+# What a kernel's build asks for beside a compiler and make. Of an old suite: what is linked against its C library runs
+# on, and can be linked on, every later one.
+BUILD_SUITE: Final = "bookworm"
+BUILD_PACKAGES: Final = (
+    "bc",
+    "bison",
+    "flex",
+    "libelf-dev",
+    "libelf1",
+    "libreadline8",
+    "libtinfo6",
+    "m4",
+    "zlib1g",
+    "zlib1g-dev",
+)

@@ -13,6 +13,7 @@ from vhca.lab.extras import packages_archive
 from vhca.lab.image import build_image
 from vhca.lab.kernels import Kernel
 from vhca.lab.module_names import check_modules
+from vhca.lab.own_modules import OwnModule, needed_of, with_replaced
 from vhca.lab.qemu import Qemu, find_qemu
 from vhca.lab.vmlinux import BootFile, boot_file
 
@@ -49,22 +50,25 @@ def prepare(
     extra_packages: Sequence[str] = (),
     suite: str | None = None,
     needed: Mapping[str, Sequence[str]] | None = None,
+    replaced_modules: Sequence[OwnModule] = (),
+    loaded_modules: Sequence[OwnModule] = (),
     cache: Cache | None = None,
 ) -> Prepared:
     """Make everything ready that guests with this kernel need. Fetches what is missing; cheap if nothing is.
 
     `extra_packages` may have names of sets (:mod:`vhca.lab.sets`); `suite`: of Debian, that all packages are from;
     `needed`: further modules of the kernel, by what cannot be without them.
-
+    `replaced_modules` take the place of the kernel's own; what `loaded_modules` need is in the image.
     Raises a :class:`vhca.lab.errors.LabError` that says what to do.
     """
     progress = progress if progress is not None else Progress()
     cache = cache if cache is not None else Cache()
     release = suites.checked(suite)
     qemu = find_qemu(cache, progress)
-    found = kernels.resolve(kernel, cache, progress, modules_dir)
+    found = with_replaced(kernels.resolve(kernel, cache, progress, modules_dir), replaced_modules)
+    own = [*(module.name for module in replaced_modules), *needed_of(found, loaded_modules)]
     boot = boot_file(found, cache, progress)
-    modules = [*extra_modules, *sets.modules_of(extra_packages)]
+    modules = [*extra_modules, *own, *sets.modules_of(extra_packages)]
     check_modules(found, modules)
     for what, names in (needed or {}).items():
         check_modules(found, names, what)

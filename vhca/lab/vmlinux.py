@@ -9,6 +9,7 @@ What cannot be done that way is booted from its bzImage, and why is said.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import hashlib
 import lzma
 import mmap
@@ -81,6 +82,9 @@ class BootFile:
 def boot_file(kernel: Kernel, cache: Cache, progress: Progress) -> BootFile:
     """The file to boot `kernel` from: unpacked, in the cache, if it can be entered so; else its bzImage."""
 
+    if _is_instrumented(kernel):
+        return _by_itself(kernel)
+
     def build(place: Path) -> None:
         progress.step(f"unpacking kernel {kernel.release}")
         try:
@@ -94,8 +98,26 @@ def boot_file(kernel: Kernel, cache: Cache, progress: Progress) -> BootFile:
 
 def known_boot_file(kernel: Kernel, cache: Cache) -> BootFile | None:
     """What :func:`boot_file` returns, if it has been asked before; nothing is unpacked."""
+    if _is_instrumented(kernel):
+        return _by_itself(kernel)
     place = cache.path("vmlinux", _key(kernel))
     return _described(place, kernel) if place.exists() and _is_sound(place) else None
+
+
+def _is_instrumented(kernel: Kernel) -> bool:
+    """Does its configuration, if it is there, say that it has KASAN? Entered by PVH, 6.19 then resets the machine."""
+    for place in (kernel.image.with_name(f"config-{kernel.release}"), *_tree_configuration(kernel)):
+        with contextlib.suppress(OSError):
+            return "\nCONFIG_KASAN=y\n" in place.read_text(encoding="utf-8", errors="replace")
+    return False
+
+
+def _tree_configuration(kernel: Kernel) -> list[Path]:
+    return [kernel.order.parent / ".config"] if kernel.order is not None else []
+
+
+def _by_itself(kernel: Kernel) -> BootFile:
+    return BootFile(kernel.image, False, "bzImage, unpacked by the guest: it has KASAN, which is not ready so early")
 
 
 def _key(kernel: Kernel) -> str:

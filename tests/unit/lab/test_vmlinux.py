@@ -179,3 +179,13 @@ def test_notes_of_anything_end(data: bytes) -> None:
     list(notes(whole[: len(data)]))
     list(notes(whole[:64] + data))
     assert list(notes(whole)) == [(b"Xen", 18)]
+
+
+def test_a_kernel_with_kasan_unpacks_itself(tmp_path: Path) -> None:
+    configuration = tmp_path / "config-6.19.0"
+    configuration.write_text("CONFIG_X=y\nCONFIG_KASAN=y\n")
+    found = boot(tmp_path, bzimage(PACKERS["gzip"](elf())))
+    assert (found.path, found.direct) == (tmp_path / "bzImage", False)
+    assert vmlinux.known_boot_file(kernel_of(tmp_path / "bzImage"), Cache(tmp_path / "cache")) == found
+    configuration.write_text("CONFIG_X=y\n# CONFIG_KASAN is not set\n")
+    assert boot(tmp_path, bzimage(PACKERS["gzip"](elf()))).direct
