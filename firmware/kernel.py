@@ -29,7 +29,7 @@ from vhca.hw.events import (
     Reset,
     SqDoorbell,
 )
-from vhca.hw.findings import Finding, ObjectLife, Strictness
+from vhca.hw.findings import Finding, ObjectLife, Place, Strictness
 from vhca.hw.hardware import Firmware, Hardware, Tamper
 from vhca.wire.connectx.eqe import CmdData
 from vhca.wire.smp import PortInfo
@@ -69,7 +69,7 @@ class Kernel:
         self.hca, self.agents = load(image, self._outside)
         self.hca.watched, self.hca.tamper = watched, tamper
         if history is not None:
-            history.clear()
+            self.hca.graveyard.bury(*history.clear())
             self.hca.adopt(history)
         self.hca.stir()
 
@@ -169,6 +169,7 @@ class Kernel:
         """See :class:`vhca.hw.hardware.Firmware`."""
         hca = self.hca
         if level == Strictness.OFF:
+            hca.bury_lives()
             hca.keep(None)
         elif hca.history is None:
             hca.adopt(History(level))
@@ -179,9 +180,13 @@ class Kernel:
         """See :class:`vhca.hw.hardware.Firmware`."""
         return () if self.hca.history is None else self.hca.history.findings(card)
 
-    def lives(self, kind: str | None = None) -> Sequence[ObjectLife]:
+    def known(self) -> Sequence[Place]:
         """See :class:`vhca.hw.hardware.Firmware`."""
-        return () if self.hca.history is None else self.hca.history.lives(kind)
+        return () if self.hca.history is None else self.hca.history.known()
+
+    def life(self, kind: str, number: int) -> ObjectLife | None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return None if self.hca.history is None else self.hca.history.life(kind, number)
 
     def inherit(self, old: Firmware) -> None:
         """See :class:`vhca.hw.hardware.Firmware`."""

@@ -163,7 +163,7 @@ def _note(hca: Hca, qp: Qp, status: Status) -> None:
     """Tell whoever keeps the lives of objects what became of a transition."""
     if hca.history is not None:
         if not status:
-            hca.history.happened("qp", qp.handle, f"taken to {STATE_NAMES[qp.state]}")
+            hca.history.transition(qp.handle, STATE_NAMES[qp.state])
         elif status == Status.BAD_QP_STATE:
             hca.history.out_of_order(qp.handle, STATE_NAMES[qp.state])
 

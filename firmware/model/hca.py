@@ -154,7 +154,7 @@ class Hca:
         self.flush_timer: Timer | None = None
         self.page_faults = PageFaults()
         if self.history is not None:
-            self.history.clear()
+            self.bury_lives()
             self.keep(self.history)
 
     def _bury(self) -> None:
@@ -188,6 +188,11 @@ class Hca:
             self.dcts,
             self.reserved_qpns,
         )
+
+    def bury_lives(self) -> None:
+        """Forget the lives of objects; they are freed in pieces."""
+        if self.history is not None:
+            self.graveyard.bury(*self.history.clear())
 
     def keep(self, history: History | None) -> None:
         """Let somebody know of what happens to objects from now on."""

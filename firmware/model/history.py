@@ -7,8 +7,10 @@ refused anyway. What is kept is bounded, whatever a host does: objects, those of
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from vhca.hw.findings import FINDING_RULES, Finding, FindingKind, ObjectEvent, ObjectLife, Strictness
+from firmware.model.graveyard import Grave
+from vhca.hw.findings import FINDING_RULES, Finding, FindingKind, ObjectEvent, ObjectLife, Place, Strictness
 from vhca.wire.connectx.cmd import Op
+from vhca.wire.connectx.qpc import QpState
 
 MOST_LIVES: Final = 1 << 16
 MOST_GRAVES: Final = 4096
@@ -18,10 +20,12 @@ MOST_VARIANTS: Final = 8
 # Where a command's input begins behind its header, and how much of it is kept.
 _WORDS: Final = slice(8, 16)
 _ENDS: Final = ("DESTROY_", "DEALLOC_")
+_BY_ITSELF: Final = (QpState.ERR.name, QpState.SQER.name)
+# One text for all queue pairs: there may be many lives.
+_TAKEN: Final = {state: f"taken to {state}" for state in QpState.__members__}
 
 # time, what, by, uid, op_mod, words
 _Event = tuple[int, str, str, int, int, bytes]
-_Place = tuple[str, int]
 
 
 class _Object(Protocol):
@@ -85,9 +89,9 @@ class History:
         self.level = level
         self.untracked = 0
         self.left_out = 0
-        self._lives: dict[_Place, _Life] = {}
-        self._graves: dict[_Place, _Life] = {}
-        self._of_uid: dict[int, dict[_Place, None]] = {}
+        self._lives: dict[Place, _Life] = {}
+        self._graves: dict[Place, _Life] = {}
+        self._of_uid: dict[int, dict[Place, None]] = {}
         self._found: dict[tuple[FindingKind, str, int, str], _Found] = {}
         # The command under way.
         self._now_ns = 0
@@ -158,6 +162,10 @@ class History:
         if life is not None:
             life.add(self._event(what))
 
+    def transition(self, number: int, state: str) -> None:
+        """The command has taken a queue pair to a state."""
+        self.happened("qp", number, _TAKEN[state])
+
     def key_changed(self, now_ns: int, key: _Key, variant: int, was_free: bool, by: str) -> None:
         """A work request or a peer, `by`, has changed a key whose variant and state were these."""
         life = self._lives.get(("mkey", key.handle))
@@ -168,11 +176,11 @@ class History:
         what = "invalidated" if key.free else f"registered with variant {key.variant:#04x}"
         life.add((now_ns, what, by, 0, 0, b""))
 
-    def clear(self) -> None:
-        """All objects are gone at once; findings stay."""
-        self._lives.clear()
-        self._graves.clear()
-        self._of_uid.clear()
+    def clear(self) -> tuple[Grave, ...]:
+        """All objects are gone at once; findings stay. Returns what is to be freed, in pieces."""
+        gone: tuple[Grave, ...] = (self._lives, self._graves, *self._of_uid.values())
+        self._lives, self._graves, self._of_uid = {}, {}, {}
+        return gone
 
     # ---- what is wrong ----
 
@@ -194,7 +202,13 @@ class History:
         self._find(found, kind, obj.handle, f"{name} of {kind} {obj.handle:#x}, which {obj.refs} others use", name)
 
     def out_of_order(self, number: int, state: str) -> None:
-        """The command is a transition that does not start from the state of its queue pair."""
+        """The command is a transition that does not start from the state of its queue pair.
+
+        A host that cannot know the state yet does nothing wrong: the card went there for an error, by itself.
+        """
+        life = self._lives.get(("qp", number))
+        if state in _BY_ITSELF and (life is None or life.events[-1][1] != _TAKEN[state]):
+            return
         name = _name(self._opcode)
         self._find(FindingKind.MODIFY_OUT_OF_ORDER, "qp", number, f"{name} of QP {number:#x} in state {state}", name)
 
@@ -271,11 +285,9 @@ class History:
             kind, number, life.uid, alive, tuple(ObjectEvent(*each) for each in life.events), life.left_out
         )
 
-    def lives(self, kind: str | None = None) -> tuple[ObjectLife, ...]:
-        """The lives of all objects that are there, or of those of a kind, and then of those of the past."""
-        places = [place for lives in (self._lives, self._graves) for place in lives if kind in (None, place[0])]
-        found = (self.life(*place) for place in places)
-        return tuple(life for life in found if life is not None)
+    def known(self) -> list[Place]:
+        """All objects that are there, and then those of the past."""
+        return [*self._lives, *self._graves]
 
     def findings(self, card: str) -> tuple[Finding, ...]:
         """What was found on the card of this name, in the order in which it was seen first."""

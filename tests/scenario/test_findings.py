@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from firmware.model import history
+from firmware.model import graveyard, history
 from tests.scenario.registration import free_key, register, umr
 from tests.scenario.world import ERR, Card, End, World, pair
 from tests.support.commands import CommandFailed
@@ -31,6 +32,12 @@ def found(card: Card) -> list[FindingKind]:
 def only(card: Card) -> Finding:
     (finding,) = card.firmware.findings(card.name)
     return finding
+
+
+def lives(card: Card, kind: str | None = None) -> list[ObjectLife]:
+    told = [card.firmware.life(*place) for place in card.firmware.known() if kind in (None, place[0])]
+    assert None not in told
+    return [life for life in told if life is not None]
 
 
 def what(life: ObjectLife | None) -> list[str]:
@@ -73,7 +80,7 @@ def test_who_made_an_object_and_when_and_what_became_of_it() -> None:
     pd = cmd.AllocPdOut.from_bytes(card.run(Op.ALLOC_PD, cmd.BareIn(uid=uid))).pd
     world.now_ns += 5_000
     card.run(Op.DEALLOC_PD, cmd.DeallocPdIn(uid=uid, pd=pd))
-    (life,) = [life for life in card.firmware.lives("pd") if life.number == pd]
+    (life,) = [life for life in lives(card, "pd") if life.number == pd]
     assert (life.uid, life.alive) == (uid, False)
     assert [(event.what, event.by, event.uid) for event in life.events] == [
         ("created", "ALLOC_PD", uid),
@@ -87,7 +94,7 @@ def test_who_made_an_object_and_when_and_what_became_of_it() -> None:
 def test_what_was_there_before_is_known_as_such() -> None:
     world, a, _ = pair()
     kept(world.a)
-    (life,) = [life for life in world.a.firmware.lives("qp") if life.number == a.qpn]
+    (life,) = [life for life in lives(world.a, "qp") if life.number == a.qpn]
     assert (life.alive, what(life)) == (True, ["there"])
     a.destroy()
     refused(world.a, Op.DESTROY_QP, a.qpn, Status.BAD_RES)
@@ -292,9 +299,46 @@ def test_transitions_out_of_order() -> None:
     end.to_init()
     assert end.apply(Op.QP_2ERR) == 0
     assert end.qp.state == ERR
-    (life,) = [life for life in world.a.firmware.lives("qp") if life.number == end.qpn]
+    (life,) = [life for life in lives(world.a, "qp") if life.number == end.qpn]
     assert what(life) == ["created", "taken to INIT", "taken to ERR"]
     assert [event.by for event in life.events] == ["CREATE_QP", "RST2INIT_QP", "QP_2ERR"]
+
+
+def test_who_does_not_know_yet_that_the_card_gave_up_has_done_nothing_wrong() -> None:
+    """The peer breaks a connection while its own host goes on with it: no driver can know that in time."""
+    world, a, b = pair()
+    kept(world.a, world.b)
+    a.write(a.buffer(8), 8, b.buffer(8), 0xABCDEF77)
+    world.settle()
+    assert a.qp.state == b.qp.state == ERR
+    for end in (a, b):
+        assert end.apply(Op.RTS2RTS_QP) == Status.BAD_QP_STATE
+    assert found(world.a) == found(world.b) == []
+    assert a.apply(Op.QP_2ERR) == 0
+    assert a.apply(Op.RTS2RTS_QP) == Status.BAD_QP_STATE
+    assert found(world.a) == [FindingKind.MODIFY_OUT_OF_ORDER]
+
+
+def test_lives_are_freed_in_pieces() -> None:
+    """A reset frees none of them at once: a host chooses how many there are."""
+    world = World()
+    card = world.a
+    ways: tuple[Callable[[], None], ...] = (
+        lambda: card.event(Reset("flr")),
+        lambda: kept(card, level=Strictness.OFF),
+    )
+    for forget in ways:
+        kept(card)
+        for _ in range(3 * graveyard.PIECE):
+            card.alloc_pd()
+        # Past the door: what is forgotten, and not freed yet, shows nowhere.
+        mine = card.hca.history._lives  # type: ignore[union-attr]
+        forget()
+        assert len(mine) >= 2 * graveyard.PIECE
+        assert not lives(card)
+        while card.hca.graveyard.shrink():
+            pass
+        assert not mine
 
 
 def test_what_is_left_at_teardown() -> None:
@@ -308,7 +352,7 @@ def test_what_is_left_at_teardown() -> None:
     (mine,) = [finding for finding in left if (finding.object_kind, finding.number) == ("pd", pd)]
     assert "TEARDOWN_HCA" in mine.text
     assert what(mine.life) == ["created"]
-    assert not card.firmware.lives()
+    assert not lives(card)
 
 
 @pytest.mark.parametrize(
@@ -372,11 +416,11 @@ def test_nothing_is_kept_unless_asked_for() -> None:
     card.destroy(Op.DEALLOC_PD, pd)
     refused(card, Op.DEALLOC_PD, pd, Status.BAD_RES)
     assert not card.firmware.findings("h0")
-    assert not card.firmware.lives()
+    assert not lives(card)
     kept(card)
     kept(card, level=Strictness.OFF)
     pd = card.alloc_pd()
-    assert not card.firmware.lives()
+    assert not lives(card)
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,21 +431,21 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     card = world.a
     kept(card)
     pds = [card.alloc_pd() for _ in range(60)]
-    lives = card.hca.history
-    assert lives is not None
-    assert len(card.firmware.lives()) == 40
-    assert lives.untracked >= 20
+    kept_of = card.hca.history
+    assert kept_of is not None
+    assert len(lives(card)) == 40
+    assert kept_of.untracked >= 20
     for pd in pds:
         card.destroy(Op.DEALLOC_PD, pd)
-    assert len([life for life in card.firmware.lives() if not life.alive]) == 3
-    dead = [life.number for life in card.firmware.lives() if not life.alive]
+    assert len([life for life in lives(card) if not life.alive]) == 3
+    dead = [life.number for life in lives(card) if not life.alive]
     for pd in dead:
         refused(card, Op.DEALLOC_PD, pd, Status.BAD_RES)
     assert len(found(card)) == 3
     pds = [card.alloc_pd() for _ in range(10)]
     card.run(Op.TEARDOWN_HCA, cmd.TeardownHcaIn())
     assert len(found(card)) == 4
-    assert lives.left_out > 0
+    assert kept_of.left_out > 0
 
 
 def test_a_long_life_keeps_its_beginning_and_its_end() -> None:
@@ -411,7 +455,7 @@ def test_a_long_life_keeps_its_beginning_and_its_end() -> None:
     for _ in range(20):
         end.to_init()
         assert end.apply(Op.QP_2RST) == 0
-    (life,) = [life for life in world.a.firmware.lives("qp") if life.number == end.qpn]
+    (life,) = [life for life in lives(world.a, "qp") if life.number == end.qpn]
     assert len(life.events) == history.MOST_EVENTS
     assert life.left_out == 41 - history.MOST_EVENTS
     assert life.events[0].what == "created"

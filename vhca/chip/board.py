@@ -11,7 +11,7 @@ tell the host.
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from vhca.chip.bar0 import Bar0
@@ -38,7 +38,7 @@ from vhca.hw.effects import (
     Transmit,
 )
 from vhca.hw.events import CommandPosted, Event, InterfaceChange, LinkChange, LinkCounted, PacketIn, Reset, SqDoorbell
-from vhca.hw.findings import Finding, ObjectLife, Strictness
+from vhca.hw.findings import Finding, ObjectLife, Place, Strictness
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Through, TraceSink
 from vhca.hw.memory import DmaError, Memory
 from vhca.sim.clock import Clock
@@ -328,9 +328,14 @@ class Board:
         """What the host did wrong with its objects since they are looked at."""
         return (*self._old_findings, *self.program.findings(self.name))
 
-    def lives(self, kind: str | None = None) -> tuple[ObjectLife, ...]:
-        """The lives of objects that are there, and then of those that were destroyed lately."""
-        return tuple(self.program.lives(kind))
+    def known(self) -> tuple[Place, ...]:
+        """Objects whose lives are kept: those that are there, and then those that were destroyed lately."""
+        return tuple(self.program.known())
+
+    def lives(self, places: Iterable[Place]) -> tuple[ObjectLife, ...]:
+        """The lives of these objects, as far as they are kept."""
+        found = (self.program.life(*place) for place in places)
+        return tuple(life for life in found if life is not None)
 
     def port_info(self, port: int) -> PortInfo | None:
         """PortInfo of a port as the card's agent has it, to be looked at only; None if the firmware failed."""

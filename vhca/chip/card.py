@@ -6,7 +6,7 @@ The link of its ports is up while a host holds the card's socket, as a real card
 import hashlib
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from vhca.chip.live_faults import LiveFaults
 from vhca.chip.passages import Cable
 from vhca.chip.rack_config import CardConfig
 from vhca.chip.rounds import Rounds
-from vhca.hw.findings import Finding, ObjectLife, strictness
+from vhca.hw.findings import Finding, ObjectLife, Place, strictness
 from vhca.hw.hardware import BoardInfo, FirmwareImage
 from vhca.hw.memory import DmaError, Span
 from vhca.pci import (
@@ -55,6 +55,8 @@ FIRST_UAR: Final = 16
 GUEST_SHARE: Final = 4
 LEAST_MEMORY_BYTES: Final = 256 << 20
 MOST_MEMORY_BYTES: Final = 2 << 30
+# Lives of objects that are told of in one turn: some milliseconds.
+LIVES_AT_ONCE: Final = 128
 
 # EUI-64 under the manufacturer's OUI; cards differ in the bytes behind it.
 OUI: Final = 0x0002C9
@@ -333,9 +335,20 @@ class Card:
         """What the guest did wrong with its objects, see docs/findings.md; the earliest first. Any thread."""
         return self._loop.call(self.board.findings)
 
-    def lives(self, kind: str | None = None) -> tuple[ObjectLife, ...]:
-        """The lives of objects (`kind`: qp, cq, mkey ...) as far as they are kept. Any thread."""
-        return self._loop.call(lambda: self.board.lives(kind))
+    def known(self, kind: str | None = None) -> list[Place]:
+        """Objects (of one kind) whose lives are kept, those that are there first. Any thread."""
+        return [place for place in self._loop.call(self.board.known) if kind in (None, place[0])]
+
+    def lives(self, kind: str | None = None, places: Sequence[Place] | None = None) -> tuple[ObjectLife, ...]:
+        """The lives of objects (`kind`: qp, cq, mkey ...), or of these, as far as they are kept. Any thread.
+
+        A guest chooses how many there are, so the loop has other turns between pieces, and meanwhile some may go.
+        """
+        wanted = self.known(kind) if places is None else places
+        found: list[ObjectLife] = []
+        for at in range(0, len(wanted), LIVES_AT_ONCE):
+            found += self._loop.call(partial(self.board.lives, wanted[at : at + LIVES_AT_ONCE]))
+        return tuple(found)
 
     def trace_tail(self, lines: int = 100) -> list[str]:
         """The last lines of the command trace. Any thread."""

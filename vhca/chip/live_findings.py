@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from vhca.chip.live_faults import Fields, OrderError
-from vhca.hw.findings import Finding, ObjectLife, strictness
+from vhca.hw.findings import Finding, ObjectLife, Place, strictness
 
 MOST_TOLD: Final = 200
 """Findings, or lives, that one order tells of: so it takes a few milliseconds."""
@@ -26,7 +26,11 @@ class LedgerOfCard(Protocol):
         """See :meth:`vhca.chip.card.Card.findings`."""
         ...
 
-    def lives(self, kind: str | None = None) -> tuple[ObjectLife, ...]:
+    def known(self, kind: str | None = None) -> list[Place]:
+        """See :meth:`vhca.chip.card.Card.known`."""
+        ...
+
+    def lives(self, kind: str | None = None, places: Sequence[Place] | None = None) -> tuple[ObjectLife, ...]:
         """See :meth:`vhca.chip.card.Card.lives`."""
         ...
 
@@ -72,8 +76,13 @@ class FindingOrders:
         chosen, kind = self._chosen(fields.text("card")), fields.text("kind")
         number = fields.number("number", 0, 1 << 32)
         fields.end()
-        found = [(card.names[0], life) for card in chosen for life in card.lives(kind) if number in (None, life.number)]
-        return {"count": len(found), "lives": [_life(*each) for each in found[:MOST_TOLD]]}
+        count = 0
+        told: list[dict[str, Any]] = []
+        for card in chosen:
+            places = [place for place in card.known(kind) if number in (None, place[1])]
+            count += len(places)
+            told += [_life(card.names[0], life) for life in card.lives(places=places[: MOST_TOLD - len(told)])]
+        return {"count": count, "lives": told}
 
 
 def _told(finding: Finding) -> dict[str, Any]:

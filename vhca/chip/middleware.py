@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vhca.hw.effects import Effects
 from vhca.hw.events import Event
-from vhca.hw.findings import Finding, ObjectLife, Strictness
+from vhca.hw.findings import Finding, ObjectLife, Place, Strictness
 from vhca.hw.hardware import BoardInfo, Firmware, FirmwareImage, Hardware, Tamper, Through, TraceSink
 from vhca.hw.memory import Memory
 from vhca.wire.packet import Route
@@ -63,9 +63,13 @@ class ProgramTap:
         """See :class:`vhca.hw.hardware.Firmware`."""
         return self.inner.findings(card)
 
-    def lives(self, kind: str | None = None) -> Sequence[ObjectLife]:
+    def known(self) -> Sequence[Place]:
         """See :class:`vhca.hw.hardware.Firmware`."""
-        return self.inner.lives(kind)
+        return self.inner.known()
+
+    def life(self, kind: str, number: int) -> ObjectLife | None:
+        """See :class:`vhca.hw.hardware.Firmware`."""
+        return self.inner.life(kind, number)
 
     def inherit(self, old: Firmware) -> None:
         """See :class:`vhca.hw.hardware.Firmware`; the program that failed was wrapped in the same way."""

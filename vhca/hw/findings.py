@@ -10,6 +10,9 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
+Place = tuple[str, int]
+"""An object: its kind, as in the ledger, and its number."""
+
 
 class Strictness(IntEnum):
     """How much is a finding; each level has those of the levels below it."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from vhca.hw.effects import Effects
 from vhca.hw.events import Event
-from vhca.hw.findings import Finding, ObjectLife, Strictness
+from vhca.hw.findings import Finding, ObjectLife, Place, Strictness
 from vhca.hw.identity import BOARD_ID, DEVICE_ID, FW_VERSION, MTU_BYTES
 from vhca.hw.memory import Memory
 from vhca.management.link_speed import USUAL, LinkSpeed
@@ -175,8 +175,12 @@ class Firmware(Protocol):
         """What was found wrong since lives are kept, for the card of this name; the earliest first."""
         ...
 
-    def lives(self, kind: str | None = None) -> Sequence[ObjectLife]:
-        """The lives of objects (of one kind) that are there, then of those that were destroyed lately."""
+    def known(self) -> Sequence[Place]:
+        """Objects whose lives are kept: those that are there, then those that were destroyed lately."""
+        ...
+
+    def life(self, kind: str, number: int) -> ObjectLife | None:
+        """The life of an object, or of the last one with this number; None: nothing is known of it."""
         ...
 
     def inherit(self, old: "Firmware") -> None:
