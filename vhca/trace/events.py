@@ -95,29 +95,35 @@ class Selection:
             about
             and (not self.places or event.place in self.places)
             and (not self.kinds or event.kind in self.kinds)
-            and after_ns >= self.from_ns
+            and (not self.from_ns or after_ns >= self.from_ns)
             and (self.until_ns is None or after_ns < self.until_ns)
         )
 
     def _learn(self, event: TraceEvent) -> None:
         """Who speaks to whom: a card's packets behind a work request are that one's."""
         if event.kind == "send" and (qpn := event.number_of("qpn")) is not None:
-            self._sending[event.place] = qpn
+            if event.place in self._sending or len(self._sending) < MOST_PEERS:
+                self._sending[event.place] = qpn
         elif event.kind == "packet" and not event.inbound and event.fields.get("request"):
             sender, target = self._sending.get(event.place), event.number_of("dest_qp")
-            if sender is not None and target is not None and len(self._peers) < MOST_PEERS:
-                self._peers.setdefault(sender, set()).add(target)
+            if sender is None or target is None or sender not in self.queue_pairs:
+                return
+            peers = self._peers.setdefault(sender, set())
+            if len(peers) < MOST_PEERS:
+                peers.add(target)
 
     def _is_about(self, event: TraceEvent) -> bool:
         wanted = self.queue_pairs
         named = event.queue_pairs
         if event.kind == "packet":
             return bool(wanted.intersection(named)) or any(
-                peer in named for qpn in wanted for peer in self._peers.get(qpn, ())
+                not self._peers[qpn].isdisjoint(named) for qpn in wanted if qpn in self._peers
             )
         place = event.place
         if wanted.intersection(named):
             if event.kind == "completion" and (cqn := event.number_of("cqn")) is not None:
+                if len(self._queues) >= MOST_PEERS:
+                    return True
                 self._queues.add((place, cqn))
             return True
         if event.kind in ("event", "doorbell") and (cqn := event.number_of("cqn")) is not None:

@@ -43,7 +43,7 @@ class Ladder:
 
     def header(self) -> list[str]:
         """The names of the columns."""
-        names = [self._cards[0], "wire", self._cards[1]] if self.two else ["card", "wire"]
+        names = [_clean(self._cards[0]), "wire", _clean(self._cards[1])] if self.two else ["card", "wire"]
         widths = self._widths()
         cells = [name.ljust(width) for name, width in zip(names, widths, strict=True)]
         rule = ["-" * width for width in widths]

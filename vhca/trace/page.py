@@ -115,7 +115,8 @@ def _timeline(events: Sequence[TraceEvent]) -> Iterator[str]:
     """Events in lanes by card and layer, as far from each other as they were in time."""
     lanes = {name: row for row, name in enumerate(islice(_in_order(map(_lane, events)), MOST_LANES))}
     height = _LANE * (len(lanes) + 2)
-    first = events[0].time_ns if events else 0
+    # Of several clocks, or of one that was set back, the first event need not be the earliest.
+    first = min((event.time_ns for event in events), default=0)
     last = max((event.time_ns for event in events), default=0)
     scale = (_WIDTH - _LEFT - 20) / max(last - first, 1)
     yield (
@@ -147,7 +148,7 @@ def _table(events: Sequence[TraceEvent]) -> Iterator[str]:
     two = len(cards) == 2
     heads = ("us", cards[0], "wire", cards[1]) if two else ("us", "where", "what")
     yield "<table><thead><tr>" + "".join(f"<th>{_text(head)}</th>" for head in heads) + "</tr></thead><tbody>\n"
-    first = events[0].time_ns if events else 0
+    first = min((event.time_ns for event in events), default=0)
     for event in events:
         stamp = f"<td>{(event.time_ns - first) / 1e3:.1f}</td>"
         lost = f'<div class="lost">{event.lost} are missing before this</div>' if event.lost else ""

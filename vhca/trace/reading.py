@@ -18,6 +18,9 @@ from vhca.trace.packets import told_of
 
 MOST_BLOCK_BYTES: Final = 1 << 20
 MOST_INTERFACES: Final = 1 << 16
+MOST_RECORD_BYTES: Final = 16 << 10
+"""A card's record; and the text and name of anything is not longer."""
+MOST_NAME_BYTES: Final = 256
 MOST_EVENTS: Final = 10_000
 """What a page or a ladder has, unless more is asked for."""
 CARD_SUFFIX: Final = "-card"
@@ -36,6 +39,7 @@ _IF_NAME: Final = 2
 _EPB_FLAGS: Final = 2
 _EPB_DROPPED: Final = 4
 _TAG_END: Final = 0
+_TOLD: Final = (str, int, float, type(None))
 _TAG_INFO: Final = 36
 
 
@@ -178,7 +182,7 @@ class _Reader:
         if len(body) < _INTERFACE.size or len(self._names) >= MOST_INTERFACES:
             raise self._damaged("an interface that cannot be")
         link_type = _INTERFACE.unpack_from(body)[0]
-        name = self._options(body, _INTERFACE.size).get(_IF_NAME, b"").decode("utf-8", "replace")
+        name = self._options(body, _INTERFACE.size).get(_IF_NAME, b"")[:MOST_NAME_BYTES].decode("utf-8", "replace")
         self._names.append((link_type, name))
 
     def _options(self, body: bytes, at: int) -> dict[int, bytes]:
@@ -218,6 +222,8 @@ class _Reader:
 
     def _told(self, data: bytes, time_ns: int, name: str, inbound: bool, lost: int) -> TraceEvent:
         """A record of a card: its line, and JSON behind the tags."""
+        if len(data) > MOST_RECORD_BYTES:
+            raise self._damaged(f"a card's record of {len(data)} bytes")
         at = 0
         info = ""
         try:
@@ -235,6 +241,8 @@ class _Reader:
         if not isinstance(fields, dict) or fields.get("record") not in KINDS:
             raise self._damaged("a card's record is of no known kind")
         kind = str(fields["record"])
+        # Cards tell numbers and words; of lists in lists a small record can make large ones.
+        fields = {key: value for key, value in fields.items() if isinstance(value, _TOLD)}
         card = name.removesuffix(CARD_SUFFIX)
         return TraceEvent(0, time_ns, card, kind, inbound, info, fields, lost, _is_bad(kind, fields))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
+import struct
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,6 +18,7 @@ from vhca.cli.main import main
 from vhca.fabric import pcapng
 from vhca.fabric.capture import Capture
 from vhca.lab.traced import explaining
+from vhca.trace import events, reading
 from vhca.trace.events import KINDS, Selection, TraceEvent
 from vhca.trace.ladder import Ladder, cards_of
 from vhca.trace.packets import told_of
@@ -218,6 +220,59 @@ def test_any_damage_is_a_clear_error_or_a_trace(capture: Path) -> None:
         except TraceError:
             outcomes["refused"] += 1
     assert all(outcomes.values())
+
+
+def hostile(path: Path, records: list[bytes], name: str = "h0-card", times_ns: list[int] | None = None) -> Path:
+    """A capture whose card told these JSON texts."""
+    told = [struct.pack(">HH", 0, 0) + record for record in records]
+    blocks = [pcapng.section(), pcapng.interface(pcapng.LINKTYPE_EXPORTED, 0, name)]
+    for number, data in enumerate(told):
+        time_ns = times_ns[number] if times_ns else START_NS + number
+        body = struct.pack("<IIIII", 0, time_ns >> 32, time_ns & 0xFFFFFFFF, len(data), len(data))
+        body += data + bytes(-len(data) & 3)
+        size = len(body) + 12
+        blocks.append(struct.pack("<II", 6, size) + body + struct.pack("<I", size))
+    path.write_bytes(b"".join(blocks))
+    return path
+
+
+def test_no_record_makes_more_of_itself_than_it_is(tmp_path: Path) -> None:
+    small = b'{"record": "command", "status": "OK", "number": 7, "x": [' + b"[]," * 4000 + b"[]]}"
+    (event,) = gather([hostile(tmp_path / "a.pcapng", [small])]).events
+    assert event.fields == {"record": "command", "status": "OK", "number": 7}
+    large = b'{"record": "command", "x": "' + b"x" * reading.MOST_RECORD_BYTES + b'"}'
+    with pytest.raises(TraceError, match="a card's record of"):
+        gather([hostile(tmp_path / "b.pcapng", [large])])
+    (event,) = gather([hostile(tmp_path / "c.pcapng", [small], "n" * 60_000)]).events
+    assert len(event.place) == reading.MOST_NAME_BYTES
+
+
+def test_times_that_go_backwards_lose_nothing(tmp_path: Path) -> None:
+    record = b'{"record": "command", "status": "OK"}'
+    trace = gather([hostile(tmp_path / "back.pcapng", [record] * 3, times_ns=[5000, 1000, 9000])])
+    assert len(trace.events) == 3
+    text = page(trace, "back")
+    assert all(float(x) >= 0 for x in re.findall(r' x="([^"]+)"', text))
+    assert re.findall(r"<td>([\d.-]+)</td>", text) == ["4.0", "0.0", "8.0"]
+
+
+def test_what_is_learnt_of_peers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_PEERS", 10)
+    wanted = Selection(frozenset({1}))
+    for number in range(100):
+        place = f"h{number % 50}"
+        wanted.wants(TraceEvent(1, 1, place, "send", True, "", {"qpn": number % 2}))
+        wanted.wants(TraceEvent(1, 1, place, "packet", False, "", {"request": True, "dest_qp": number}))
+        wanted.wants(TraceEvent(1, 1, place, "completion", False, "", {"qpn": 1, "cqn": number}))
+    assert len(wanted._sending) <= 10
+    assert set(wanted._peers) == {1}
+    assert len(wanted._peers[1]) <= 10
+    assert len(wanted._queues) <= 10
+
+
+def test_names_of_columns_are_not_obeyed_by_a_terminal() -> None:
+    both = [TraceEvent(n, n, f"h{n}\x1b[2J", "interrupt", False, "x") for n in range(2)]
+    assert "\x1b" not in ladder(Trace(both))
 
 
 def test_a_packet_is_told_by_its_headers() -> None:
