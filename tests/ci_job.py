@@ -71,13 +71,17 @@ def shell_steps(kind: str, text: str) -> list[tuple[str, str]]:
     """The steps of a recipe with shell lines: name (or "") and lines, in order."""
     if kind == "github":
         steps = yaml.safe_load(text)["jobs"]["guests"]["steps"]
-        return [(step["name"], step["run"]) for step in steps if "run" in step]
+        runs = [(step["name"], step["run"]) for step in steps if "run" in step]
+        # As Actions evaluates expressions; of other than literals there are none in lines.
+        return [(name, re.sub(r"\$\{\{ '([^']*)' \}\}", r"\1", lines)) for name, lines in runs]
     if kind == "gitlab":
         job = yaml.safe_load(text)["guests"]
         return [("host packages", "\n".join(job["before_script"]) + "\n"), ("", "\n".join(job["script"]) + "\n")]
     if kind == "jenkins":
-        found = re.findall(r"stage\('([^']+)'\) \{\s+steps \{\s+sh '''\n(.*?)'''", text, re.DOTALL)
-        return [(name, re.sub(r"^ +", "", lines, flags=re.MULTILINE)) for name, lines in found]
+        found = re.findall(r"stage\('([^']+)'\) \{\s+steps \{\s+sh '''\n((?:\\.|[^\\])*?)'''", text, re.DOTALL)
+        # As Groovy reads a text in '''.
+        shell = [(name, re.sub(r"\\(.)", r"\1", lines)) for name, lines in found]
+        return [(name, re.sub(r"^ +", "", lines, flags=re.MULTILINE)) for name, lines in shell]
     joined = text.replace("\\\n", " ")
     return [("", f"{' '.join(line[4:].split())}\n") for line in joined.splitlines() if line.startswith("RUN ")]
 

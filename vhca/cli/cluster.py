@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vhca.cli import sources, status
 from vhca.cli.cells import Cell, file_name
-from vhca.cli.cluster_worker import LOGS, OUTPUT, Order, Outcome, run_cell
+from vhca.cli.cluster_worker import FILES_MAX, LOGS, OUTPUT, Order, Outcome, run_cell
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -32,6 +32,7 @@ _ADDRESS: Final = re.compile(r"dask://(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:(?P<
 _CONNECT_S: Final = 15.0
 _WORKERS_S: Final = 60.0
 _LOOK_S: Final = 0.2
+_NAME_MAX: Final = 100
 _FETCH_S: Final = 120.0
 _PASSED_ON: Final = ("CI", "VHCA_ACCEL")  # they say what a run does; others are the worker's own
 
@@ -120,6 +121,7 @@ class ClusterRunner:
         self._progress = progress
         self._topic = f"vhca-matrix-{uuid.uuid4().hex}"
         self._alone_s = 0.0
+        self._owners: dict[str, str] = {}  # names of files, and the kernel that was asked for
 
     def run_all(self, specs: Sequence[str], tell: Callable[[Cell], None]) -> list[Cell]:
         """Run on all of them, and return the cells in this order; `tell` is called as each ends."""
@@ -205,15 +207,24 @@ class ClusterRunner:
         return f"{began[-1]} (tried {len(began)} times: lost with {', '.join(began[:-1])})"
 
     def _brought(self, spec: str, outcome: Outcome, where: str) -> Cell:
-        """Write a cell's files to its places: OUTPUT is RELEASE.log, the logs are in the folder RELEASE."""
-        name = file_name(outcome.release)
+        """Write a cell's files to its places: OUTPUT is RELEASE.log, the logs are in the folder RELEASE.
+
+        They are at most as much, and as many, as a worker may send.
+        """
+        from vhca.lab.errors import printable
+
+        outcome = replace(outcome, release=printable(outcome.release)[:_NAME_MAX])
+        name = file_name(outcome.release) or "_"
+        if self._owners.setdefault(name, spec) != spec:  # a worker says so; the other cell's files stay
+            name = f"{name}-{len(self._owners)}"
+            self._owners[name] = spec
         room, output = self._work.bring_bytes, ""
-        for path, packed in outcome.files.items():
+        for count, (path, packed) in enumerate(outcome.files.items()):
             unpacker = zlib.decompressobj()
             data = unpacker.decompress(packed, room + 1)
             room -= len(data)
             parts = PurePosixPath(path).parts
-            if room < 0 or not _harmless(parts):
+            if room < 0 or count >= FILES_MAX or not _harmless(parts):
                 outcome = replace(outcome, left=f"not written: {path}: too much, or a strange name")
                 break
             if path == OUTPUT:

@@ -36,7 +36,7 @@ _PROCESS: Final = (
 _LOOK_S: Final = 0.25
 _GRACE_S: Final = 30.0
 _OUTPUT_MAX_BYTES: Final = 8 << 20
-_FILES_MAX: Final = 1000
+FILES_MAX: Final = 1000
 
 
 class OtherVhca(Exception):
@@ -216,7 +216,7 @@ def gather(folder: Path, limit_bytes: int) -> tuple[dict[str, bytes], str]:
     room = limit_bytes - len(said)
     for size, path in sorted((size, path) for path, size in _files(folder) if path != output):
         name = path.relative_to(folder).as_posix()
-        if size > room or len(taken) >= _FILES_MAX:
+        if size > room or len(taken) >= FILES_MAX:
             left.append(f"{name} ({size / 1e6:.1f} MB)")
             continue
         data = _end_of(path, size)

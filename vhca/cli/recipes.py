@@ -24,6 +24,7 @@ HOST_PACKAGES: Final = (
 _VENV: Final = ".venv-ci"
 _TEST_EXTRAS: Final = ("test", "tests", "testing", "dev")
 _REQUIREMENTS: Final = ("requirements-test.txt", "requirements-dev.txt", "requirements.txt")
+_LITERAL: Final = "${{ '${{' }}"
 _SMOKE: Final = ("ibv_devinfo",)
 
 
@@ -57,13 +58,17 @@ def look(
 ) -> Plan:
     """A plan for the repository in `root`: from what it has, if nothing else was asked for.
 
-    :raises ValueError: its pyproject.toml is none.
+    :raises ValueError: its pyproject.toml is none, or a word cannot be in one line of text.
     """
     try:
         project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     except FileNotFoundError:
         project = {}
+    except ValueError as error:
+        raise ValueError(f"{root / 'pyproject.toml'}: {error}") from error
     notes = []
+    if wrong := [word for word in (requirement or "", *(command or ())) if not word.isprintable()]:
+        raise ValueError(f"{wrong[0]!r}: a recipe is made of lines of text; put such a command into a file")
     tested = not command and _has_pytest(root, project)
     if requirement is None:
         requirement, note = _vhca_of(root, project, tested)
@@ -196,7 +201,8 @@ jobs:
 
 
 def _github_run(step: Step) -> str:
-    lines = "".join(f"\n          {line}" for line in step.lines)
+    # Actions puts the value of what is in ${{ }} into a line before a shell sees it: what is a command's own stays so.
+    lines = "".join(f"\n          {line.replace('${{', _LITERAL)}" for line in step.lines)
     return f"      - name: {step.name}\n        run: |{lines}"
 
 
@@ -286,7 +292,9 @@ pipeline {{
 
 
 def _jenkins_stage(step: Step) -> str:
-    lines = "".join(f"            {line}\n" for line in step.lines)
+    # A text of Groovy: its escapes are not the shell's.
+    escaped = [line.replace("\\", "\\\\").replace("'", "\\'") for line in step.lines]
+    lines = "".join(f"            {line}\n" for line in escaped)
     stage = f"stage('{step.name}') {{\n    steps {{\n        sh '''\n{lines}        '''\n    }}\n}}\n"
     return "".join(f"{' ' * 20}{line}\n" for line in stage.splitlines())
 

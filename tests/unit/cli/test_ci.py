@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,34 @@ def test_whom_it_is_for_takes_it(kind: str, words: tuple[str, ...], repository: 
     assert done.returncode == 0, done.stdout + done.stderr
     (repository / "recipe.yml").write_text(text.replace("image:", "imaje:"))
     assert subprocess.run([*checker, str(repository / "recipe.yml")], capture_output=True, check=False).returncode == 1
+
+
+NASTY = "printf '%s\\n' \"${{ github.token }}\" ''' $X `id` }} \\\\ # c"
+
+
+def test_no_system_reads_a_command_s_own_signs(repository: Path) -> None:
+    """Expressions of Actions, escapes and quotes of Groovy and YAML: all shells get the command."""
+    scripts = [
+        "".join(lines for _, lines in shell_steps(kind, recipe(kind, repository, "--", "sh", "-c", NASTY)))
+        for kind in ("github", "gitlab", "jenkins")
+    ]
+    assert scripts[0] == scripts[1] == scripts[2]
+    assert shlex.split(scripts[0].splitlines()[-1])[-1] == NASTY
+    text = recipe("github", repository, "--", "sh", "-c", NASTY)
+    assert "${{ github.token" not in text
+    jenkins = recipe("jenkins", repository, "--", "sh", "-c", NASTY)
+    assert jenkins.count("'''") == 2 * len(shell_steps("jenkins", jenkins))
+
+
+@pytest.mark.parametrize("words", [("--", "sh", "-c", "a\nb"), ("--vhca", "x\n- evil", "--", "a"), ("--", "a\x1b[2J")])
+def test_what_is_no_line_of_text_makes_no_recipe(
+    words: tuple[str, ...], repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ci", "github", "--repository", str(repository), *words]) == 125
+    said = capsys.readouterr()
+    assert "lines of text" in said.err
+    assert said.out == ""
+    assert "\x1b" not in said.err
 
 
 @pytest.mark.parametrize("words", [(), ("--", "sh", "-c", "echo 'a: b' | grep \"$X\" # c")])

@@ -361,3 +361,20 @@ def test_a_worker_writes_nowhere_else(name: str, tmp_path: Path) -> None:
     assert "not written" in said.getvalue()
     bomb = Outcome(0, "6.2", 1.0, {"output.log": zlib.compress(bytes(1 << 20))})
     assert runner._brought("6.2", bomb, "").output == ""
+
+
+def test_a_worker_chooses_neither_names_nor_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of releases that a terminal would obey or that another cell has, and of very many empty files."""
+    monkeypatch.setattr(cluster, "FILES_MAX", 5)
+    runner = cluster.ClusterRunner(
+        Client.__new__(Client), cluster.Work([], [], [], None, 1, 1.0, 100), tmp_path, Progress(io.StringIO())
+    )
+    said = {"output.log": zlib.compress(b"mine")}
+    assert runner._brought("6.1", Outcome(0, "6.1\x1b[2J", 1.0, said), "").release == "6.1\\x1b[2J"
+    runner._brought("6.2", Outcome(0, "r" * 5000, 1.0, said), "")
+    runner._brought("6.3", Outcome(0, "same", 1.0, said), "")
+    runner._brought("6.4", Outcome(0, "same", 1.0, {"output.log": zlib.compress(b"other")}), "")
+    assert (tmp_path / "same.log").read_text() == "mine"
+    assert sum("other" in path.read_text() for path in tmp_path.glob("same-*.log")) == 1
+    runner._brought("6.5", Outcome(0, "many", 1.0, {f"logs/{n}": zlib.compress(b"") for n in range(100)}), "")
+    assert len(list((tmp_path / "many").iterdir())) == 5

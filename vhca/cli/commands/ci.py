@@ -76,7 +76,7 @@ def execute(options: argparse.Namespace) -> int:
     try:
         plan = recipes.look(options.repository, options.kernels, options.vhca, options.guest_command, options.minutes)
     except ValueError as error:
-        print(f"vhca ci: {options.repository / 'pyproject.toml'}: {error}", file=sys.stderr)
+        print(f"vhca ci: {error}", file=sys.stderr)
         return status.TROUBLE
     for note in plan.notes:
         print(f"vhca ci: {note}", file=sys.stderr)
