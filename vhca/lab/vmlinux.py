@@ -117,7 +117,8 @@ def _tree_configuration(kernel: Kernel) -> list[Path]:
 
 
 def _by_itself(kernel: Kernel) -> BootFile:
-    return BootFile(kernel.image, False, "bzImage, unpacked by the guest: it has KASAN, which is not ready so early")
+    why = "bzImage, unpacked by the guest: entered by PVH, a kernel with KASAN was seen to reset"
+    return BootFile(kernel.image, False, why)
 
 
 def _key(kernel: Kernel) -> str:
