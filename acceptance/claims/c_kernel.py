@@ -82,7 +82,9 @@ def c05(bench: Bench) -> Verdict:
     map_name, unmap_name = next((pair for pair in _DMA_EVENTS if pair[0] in there), _DMA_EVENTS[0])
     events = [f"dma/{map_name}", f"dma/{unmap_name}"]
     with bench.trace(events=events, stacks=True, quiet=True, buffer_kib=16384) as trace:
-        bench.run(f"i=0; while [ $i -lt {_MADS} ]; do sminfo >/dev/null || exit 1; i=$((i + 1)); done; sminfo")
+        bench.run(
+            f"i=0; while [ $i -lt {_MADS} ]; do sminfo >/dev/null || exit 1; i=$((i + 1)); done; sminfo", timeout_s=300
+        )
     ours = [event for event in trace.events if _of_mad_layer(event)]
     maps = Counter(_mapping(event) for event in ours if event.name == map_name)
     unmaps = Counter(_mapping(event) for event in ours if event.name == unmap_name)
