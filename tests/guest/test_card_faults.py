@@ -319,6 +319,8 @@ def test_commands_whose_end_is_not_told(lab: Lab) -> None:
         assert sh(guest, MAKES)[0] == 143
 
 
+# fresh: a driver that has keys in its cache asks for none
+@pytest.mark.vhca(fresh=True)
 def test_a_refused_command_is_explained_from_the_guest_s_log(
     lab: Lab, guest: Guest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
