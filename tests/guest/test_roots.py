@@ -60,7 +60,7 @@ def test_a_root_is_read_and_never_written(small: Path, cache: str) -> None:
         said(g0, "modprobe rdma_rxe; test -d /sys/module/rdma_rxe")
         forced = g0.run(["busybox", "chroot", "/proc/1/root", "sh", "-c", FORCED])
         assert "Read-only file system" in forced.stderr, forced
-        said(g0, "wait-for true; echo changed > /etc/issue; mkdir /root/work; echo kept > /root/work/file")
+        said(g0, "wait-for true; echo changed > /etc/issue; mkdir -p /opt/work; echo kept > /opt/work/file")
         assert (g0.run(["cat", "/etc/issue"]).stdout, g1.run(["cat", "/etc/issue"]).stdout) == ("changed\n", "small\n")
         with pytest.raises(LabError, match=f"kept as {cache} are in use"), Lab(guests=1, guest=guest):
             pass
@@ -69,12 +69,12 @@ def test_a_root_is_read_and_never_written(small: Path, cache: str) -> None:
     assert (small / "usr/bin/dash").exists()
     with Lab(guests=1, hcas_per_guest=0, guest=guest) as lab:
         (g0,) = lab.guests
-        assert said(g0, "cat /etc/issue /root/work/file; ls /root") == "changed\nkept\nwork\n"
-        said(g0, "echo late > /root/work/late; sleep 4")
+        assert said(g0, "cat /etc/issue /opt/work/file; ls /opt") == "changed\nkept\nwork\n"
+        said(g0, "echo late > /opt/work/late; sleep 4")
         with pytest.raises(KernelPanic):
             g0.run(["sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60"])
     with Lab(guests=1, hcas_per_guest=0, guest=guest) as lab:
-        assert said(lab.guests[0], "cat /root/work/late") == "late\n"
+        assert said(lab.guests[0], "cat /opt/work/late") == "late\n"
 
 
 @pytest.mark.parametrize("suite", ["forky"])

@@ -113,9 +113,7 @@ def _listed(name: str, cache: Cache, progress: Progress) -> tuple[PackageStore, 
         except PackageError:
             if suites == SUITES:
                 raise
-    raise KernelError(
-        f"the mirror has no package {name}", "see https://packages.debian.org/linux-source, or give a tree"
-    )
+    raise KernelError(f"the mirror has no package {name}", "take the source of another version, or give a tree")
 
 
 def _unpack_archive(package: Path, place: Path, progress: Progress) -> None:
